@@ -1,0 +1,1 @@
+//! Runs language models on whatever accelerators a machine has, through plugins loaded at run time.

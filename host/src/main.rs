@@ -1,0 +1,2 @@
+//! Backplane.
+fn main() {}

@@ -1,0 +1,1 @@
+//! The contract between the Backplane host and its plugins, and the plugin author's SDK.

@@ -1,0 +1,1 @@
+//! Backplane plugin: the CPU.

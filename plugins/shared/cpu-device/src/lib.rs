@@ -1,0 +1,1 @@
+//! Runs a step program on the CPU.

@@ -1,0 +1,1 @@
+//! Architectures: metadata and weights in, program out.

@@ -1,0 +1,1 @@
+//! The step program, its passes and its reference interpreter.

@@ -1,0 +1,1 @@
+//! Sequences over any device: KV cache, scheduler, sampling, streams.

@@ -1,0 +1,1 @@
+//! Vocabularies, pre-tokenizers and chat templates.

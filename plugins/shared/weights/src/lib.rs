@@ -1,0 +1,1 @@
+//! Model files, mapped and checked.

@@ -1,0 +1,1 @@
+//! End to end, conformance, parity, hostile input, and the laws of the house.
