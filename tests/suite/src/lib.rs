@@ -1,1 +1,56 @@
-//! End to end, conformance, parity, hostile input, and the laws of the house.
+//! Tests over the whole: the laws of the house, and the product as its users run it.
+//!
+//! The tests are in `tests/`; this library holds what they share.
+
+use std::path::{Path, PathBuf};
+
+/// The workspace's root folder.
+pub fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}
+
+/// A file of the golden references; a missing one fails the test that asks for it.
+///
+/// # Panics
+/// The file is not there.
+pub fn fixture(path: &str) -> PathBuf {
+    let folder = std::env::var_os("BACKPLANE_FIXTURES").map_or_else(|| root().join("../shared/fixtures"), PathBuf::from);
+    let file = folder.join(path);
+    assert!(file.exists(), "fixture {} is missing", file.display());
+    file
+}
+
+/// A real model, by file name; a missing one fails the test that asks for it.
+///
+/// # Panics
+/// The file is not there.
+pub fn real_model(file: &str) -> PathBuf {
+    let folder = std::env::var_os("BACKPLANE_TEST_MODELS").map_or_else(|| root().join("cache/models"), PathBuf::from);
+    let model = folder.join(file);
+    assert!(model.exists(), "{} is missing: `cargo verify` gets it", model.display());
+    model
+}
+
+/// File name of SmolLM2-135M-Instruct.
+pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+/// File name of Gemma 3 270M.
+pub const GEMMA3: &str = "gemma-3-270m.Q4_K_M.gguf";
+
+/// The staged installation (`target/dist`), made once per test process.
+///
+/// # Panics
+/// It can't be built.
+pub fn host() -> PathBuf {
+    static HOST: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    HOST.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut stage = std::process::Command::new(cargo);
+        stage.args(["run", "--quiet", "--release", "--package", "backplane-tasks", "--", "stage"]).current_dir(root());
+        let output = stage.output().expect("cargo runs");
+        assert!(output.status.success(), "staging failed:\n{}", String::from_utf8_lossy(&output.stderr));
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir));
+        target.join("dist").join(format!("backplane{}", std::env::consts::EXE_SUFFIX))
+    })
+    .clone()
+}

@@ -1,0 +1,142 @@
+//! Building, fetching and checking, each by the tool that does it.
+
+use anyhow::{Context, Result, bail};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Plugins that are built and staged: package, name of the staged module without its ending.
+const PLUGINS: &[(&str, &str)] = &[("backplane-cpu", "cpu")];
+
+/// The models that tests need, by their name in `fetch.py`, with their file names.
+pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
+pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
+
+/// The workspace's root folder.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).unwrap_or(here).to_path_buf()
+}
+
+/// Where downloads are kept; git ignores it.
+pub(crate) fn cache() -> PathBuf {
+    root().join("cache")
+}
+
+fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+}
+
+fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command to its end; an error names the step.
+pub(crate) fn check(step: &str, command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{step}: {:?} could not be started", command.get_program()))?;
+    if status.success() { Ok(()) } else { bail!("{step} failed ({status})") }
+}
+
+/// What `stage` leaves behind.
+pub(crate) struct Staged {
+    /// The host's binary.
+    pub(crate) host: PathBuf,
+}
+
+/// Builds host and plugins and lays them out as an installation: `backplane`, `plugins.toml`, `plugins/`.
+pub(crate) fn stage() -> Result<Staged> {
+    let mut build = cargo();
+    build.args(["build", "--release", "--package", "backplane"]);
+    for (package, _) in PLUGINS {
+        build.args(["--package", package]);
+    }
+    check("building host and plugins", &mut build)?;
+
+    let built = target().join("release");
+    let dist = target().join("dist");
+    let modules = dist.join("plugins");
+    std::fs::create_dir_all(&modules).with_context(|| format!("{}", modules.display()))?;
+    let exe = std::env::consts::EXE_SUFFIX;
+    let host = dist.join(format!("backplane{exe}"));
+    replace(&built.join(format!("backplane{exe}")), &host)?;
+    replace(&root().join("plugins.toml"), &dist.join("plugins.toml"))?;
+    for (package, name) in PLUGINS {
+        let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
+        let module = built.join(format!("{prefix}{}{suffix}", package.replace('-', "_")));
+        replace(&module, &modules.join(format!("{name}{suffix}")))?;
+    }
+    Ok(Staged { host })
+}
+
+/// Puts a copy of `from` at `to` in one move, so that a running program keeps its old file.
+fn replace(from: &Path, to: &Path) -> Result<()> {
+    let new = to.with_extension("new");
+    std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
+    std::fs::rename(&new, to).with_context(|| format!("{}", to.display()))
+}
+
+/// Path of a real model, fetched and checked.
+pub(crate) fn model((name, file): (&str, &str)) -> Result<PathBuf> {
+    let folder = std::env::var_os("BACKPLANE_TEST_MODELS").map_or_else(|| cache().join("models"), PathBuf::from);
+    let mut fetch = Command::new("python3");
+    fetch.arg(root().join("tests/tasks/fetch.py")).arg(name).arg(&folder);
+    check(&format!("getting {file}"), &mut fetch)?;
+    Ok(folder.join(file))
+}
+
+/// Gets every real model.
+pub(crate) fn all_models() -> Result<()> {
+    model(SMOLLM2)?;
+    model(GEMMA3)?;
+    Ok(())
+}
+
+/// Builds everything, gets SmolLM2 and chats with it; with a prompt, prints one reply.
+pub(crate) fn demo(prompt: &[String]) -> Result<ExitCode> {
+    let staged = stage()?;
+    let model = model(SMOLLM2)?;
+    let mut host = Command::new(&staged.host);
+    if prompt.is_empty() {
+        host.arg("chat").arg(model);
+    } else {
+        host.arg("run").arg(model).arg("--").arg(prompt.join(" "));
+    }
+    let status = host.status().with_context(|| format!("{}", staged.host.display()))?;
+    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Every check there is.
+pub(crate) fn verify() -> Result<ExitCode> {
+    step("format", cargo().args(["fmt", "--all", "--check"]))?;
+    step("models", &mut task("models")?)?;
+    step("clippy", cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
+    step("stage", &mut task("stage")?)?;
+    step("tests", cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
+    step("doc tests", cargo().args(["test", "--doc", "--workspace", "--quiet"]))?;
+    step("documentation", cargo().args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    step("limits", &mut task("limits")?)?;
+    if cargo().args(["deny", "--version"]).output().is_ok_and(|out| out.status.success()) {
+        step("licences", cargo().args(["deny", "check", "licenses", "bans", "sources"]))?;
+    } else {
+        println!("verify: licences not checked here: cargo-deny is not installed");
+    }
+    println!("verify: all passed");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// This program again, as a process of its own, so that its output and memory are its own.
+fn task(name: &str) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().context("the path of this program")?);
+    command.arg(name);
+    Ok(command)
+}
+
+fn step(name: &str, command: &mut Command) -> Result<()> {
+    println!("verify: {name}");
+    let start = Instant::now();
+    check(name, command)?;
+    println!("verify: {name} passed in {:.0} s", start.elapsed().as_secs_f64());
+    Ok(())
+}
