@@ -1,0 +1,242 @@
+//! The reference interpreter: the executable definition of every operation, and the oracle for faster devices.
+//!
+//! Arithmetic is `f32` throughout, sums included; the long dot products of `linear` and `attention` run in 16 interleaved
+//! partial sums, which is closer to the exact sum than one running sum, and lets the compiler use vectors. Weights are
+//! dequantised row by row as they are used, never kept.
+
+mod cache;
+mod check;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use crate::device::{Device, DeviceError, Executable, Limits, Step, StepOutput};
+use crate::plan::Plan;
+use crate::program::{Op, Program, Rows, ValueId, WeightId};
+use backplane_weights::{Tensor, Weights};
+use cache::Pool;
+
+/// Runs programs in plain scalar `f32`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Interpreter;
+
+impl Device for Interpreter {
+    fn name(&self) -> String {
+        "reference interpreter".into()
+    }
+
+    fn compile(
+        &self,
+        program: &Program,
+        weights: &Weights,
+        limits: Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        program.validate()?;
+        program.check_weights(weights)?;
+        if limits.page_size == 0 || limits.max_step_tokens == 0 {
+            return Err(DeviceError::Step(format!(
+                "page size {} and {} tokens a step, expected at least 1",
+                limits.page_size, limits.max_step_tokens
+            )));
+        }
+        let threads = match limits.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let plan = Plan::new(program, false);
+        Ok(Box::new(Interpreted {
+            pool: Pool::new(program, &limits)?,
+            buffers: vec![vec![]; plan.slots.len()],
+            program: program.clone(),
+            weights: weights.clone(),
+            plan,
+            limits,
+            threads,
+        }))
+    }
+}
+
+struct Interpreted {
+    program: Program,
+    weights: Weights,
+    limits: Limits,
+    threads: usize,
+    plan: Plan,
+    /// One per slot of the plan.
+    buffers: Vec<Vec<f32>>,
+    pool: Pool,
+}
+
+impl Executable for Interpreted {
+    fn step(&mut self, step: &Step<'_>, out: &mut StepOutput) -> Result<(), DeviceError> {
+        check::step(step, &self.limits, self.program.vocab, &self.pool)?;
+        self.pool.commit(step)?;
+        let positions = positions(step);
+        out.marks.clear();
+        for index in 0..self.program.ops.len() {
+            let result = self.program.ops[index].output();
+            let slot = self.plan.slot_of[result.0];
+            let value = self.program.values[result.0];
+            let rows = match value.rows {
+                Rows::Tokens => step.tokens.len(),
+                Rows::Wanted => step.wanted.len(),
+            };
+            // Taken out so that the other buffers can be read; the plan keeps inputs out of the output's slot.
+            let mut buffer = std::mem::take(&mut self.buffers[slot]);
+            buffer.clear();
+            buffer.resize(rows * value.width, 0.0);
+            self.run(index, step, &positions, &mut buffer)?;
+            if step.marks {
+                let named = self.program.marks.iter().filter(|(_, id)| *id == result);
+                out.marks
+                    .extend(named.map(|(name, _)| (name.clone(), buffer.clone())));
+            }
+            self.buffers[slot] = buffer;
+        }
+        out.logits.clear();
+        out.logits
+            .extend_from_slice(self.value(self.program.logits));
+        Ok(())
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
+        self.pool.copy(from, to)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.pool.page_floats() * size_of::<f32>()
+    }
+
+    fn describe(&self) -> String {
+        format!(
+            "scalar f32, weights dequantised row by row, cache f32, {} threads",
+            self.threads
+        )
+    }
+}
+
+impl Interpreted {
+    /// The buffer of a value: `[rows, width]`.
+    fn value(&self, id: ValueId) -> &[f32] {
+        &self.buffers[self.plan.slot_of[id.0]]
+    }
+
+    fn tensor(&self, id: WeightId) -> Result<Tensor<'_>, DeviceError> {
+        let name = &self.program.weights[id.0].name;
+        self.weights
+            .tensor(name)
+            .ok_or_else(|| DeviceError::Failed {
+                device: Interpreter.name(),
+                message: format!("{name}: tensor is missing"),
+            })
+    }
+
+    /// Runs one operation; `out` is `[rows, width]` zeros.
+    fn run(
+        &mut self,
+        index: usize,
+        step: &Step<'_>,
+        positions: &[usize],
+        out: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        if let Op::Attention { k, v, cache, .. } = self.program.ops[index] {
+            let (k, v) = (self.plan.slot_of[k.0], self.plan.slot_of[v.0]);
+            self.pool
+                .append(cache, step, &self.buffers[k], &self.buffers[v]);
+        }
+        match self.program.ops[index] {
+            Op::Embed { table, scale, .. } => {
+                ops::embed(&self.tensor(table)?, step.tokens, scale, out)
+            }
+            Op::RmsNorm {
+                x,
+                weight,
+                eps,
+                group,
+                ..
+            } => {
+                ops::rms_norm(
+                    self.value(x),
+                    &self.tensor(weight)?.to_f32(),
+                    eps,
+                    group,
+                    out,
+                );
+            }
+            Op::Linear {
+                x, weight, bias, ..
+            } => {
+                let bias = bias
+                    .map(|bias| self.tensor(bias))
+                    .transpose()?
+                    .map(|bias| bias.to_f32());
+                ops::linear(
+                    self.value(x),
+                    &self.tensor(weight)?,
+                    bias.as_deref(),
+                    self.threads,
+                    out,
+                );
+            }
+            Op::Rope {
+                x, rope, head_dim, ..
+            } => {
+                let width = self.program.values[x.0].width;
+                ops::rope(
+                    self.value(x),
+                    positions,
+                    &self.program.ropes[rope.0],
+                    head_dim,
+                    width,
+                    out,
+                );
+            }
+            Op::Attention {
+                q,
+                cache,
+                heads,
+                scale,
+                window,
+                soft_cap,
+                ..
+            } => {
+                let shape = ops::AttentionShape {
+                    heads,
+                    scale,
+                    window,
+                    soft_cap,
+                };
+                ops::attention(
+                    self.value(q),
+                    step,
+                    &self.pool.view(cache),
+                    shape,
+                    self.threads,
+                    out,
+                );
+            }
+            Op::Gated {
+                gate,
+                up,
+                activation,
+                ..
+            } => ops::gated(self.value(gate), self.value(up), activation, out),
+            Op::Add { a, b, .. } => ops::add(self.value(a), self.value(b), out),
+            Op::Scale { x, factor, .. } => ops::scale(self.value(x), factor, out),
+            Op::SoftCap { x, cap, .. } => ops::soft_cap(self.value(x), cap, out),
+            Op::Gather { x, .. } => {
+                let width = self.program.values[x.0].width;
+                ops::gather(self.value(x), step.wanted, width, out);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Position of every token of the step in its sequence.
+fn positions(step: &Step<'_>) -> Vec<usize> {
+    step.sequences
+        .iter()
+        .flat_map(|sequence| sequence.past..sequence.past + sequence.count)
+        .collect()
+}

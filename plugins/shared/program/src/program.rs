@@ -1,0 +1,260 @@
+//! What a program is: values, weights, caches and the operations over them.
+
+pub use crate::builder::Builder;
+
+/// A value of the program: a matrix of `f32` activations, rows by `width`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ValueId(pub usize);
+
+/// A weight tensor, by its place in [`Program::weights`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct WeightId(pub usize);
+
+/// A key/value cache (one per attention layer), by its place in [`Program::caches`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CacheId(pub usize);
+
+/// A rotary embedding, by its place in [`Program::ropes`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct RopeId(pub usize);
+
+/// How many rows a value has in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// One row per token of the step.
+    Tokens,
+    /// One row per token whose logits are wanted.
+    Wanted,
+}
+
+/// Shape of a value: `[rows, width]`, row-major `f32`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Value {
+    /// Number of rows.
+    pub rows: Rows,
+    /// Number of columns.
+    pub width: usize,
+}
+
+/// A weight the program reads: its name in the model file and the shape it must have, outermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WeightRef {
+    /// Name of the tensor in the weights.
+    pub name: String,
+    /// `[out, in]` for a linear layer, `[n]` for a vector.
+    pub shape: Vec<usize>,
+}
+
+/// What one attention layer keeps per position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheSpec {
+    /// Key/value heads.
+    pub kv_heads: usize,
+    /// Elements of a key head.
+    pub key_dim: usize,
+    /// Elements of a value head.
+    pub value_dim: usize,
+}
+
+/// Which elements of a head a rotary embedding pairs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Element `2i` with `2i + 1` (as GGUF stores the llama family).
+    Interleaved,
+    /// Element `i` with `i + rotary/2` (as the original checkpoints and GGUF's NeoX families have it).
+    Halves,
+}
+
+/// A rotary position embedding. Pair `i` of a head turns by `position * inverse_frequencies[i]` radians,
+/// and the rotated pair is multiplied by `magnitude` (1 unless the scaling says otherwise, as YaRN's does).
+/// Elements past `2 * inverse_frequencies.len()` are left alone (partial rotary).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Pairing.
+    pub style: RopeStyle,
+    /// One per pair: `theta^(-2i / rotary_dim)` before any scaling.
+    pub inverse_frequencies: Vec<f32>,
+    /// Factor on cosine and sine.
+    pub magnitude: f32,
+}
+
+/// Nonlinearity of a gated feed-forward layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// GELU, tanh approximation: `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    GeluTanh,
+}
+
+/// One operation. Every operation writes `out`, a value no earlier operation has written.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Op {
+    /// `out[t] = table[token[t]] * scale`; table `[vocab, width]`.
+    Embed {
+        /// The embedding table.
+        table: WeightId,
+        /// Factor on each row (Gemma: `sqrt(width)`).
+        scale: f32,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out = x / sqrt(mean(x^2) + eps) * weight`, over each group of `group` neighbours of a row (a whole row, or
+    /// one head of a q/k norm); `weight` has `group` elements.
+    RmsNorm {
+        /// Input.
+        x: ValueId,
+        /// Gain, already in its final form (GGUF stores Gemma's `1 + w`).
+        weight: WeightId,
+        /// Added to the mean square.
+        eps: f32,
+        /// Elements per group; divides the width.
+        group: usize,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out = x · weightᵀ + bias`; weight `[out.width, x.width]`, bias `[out.width]`.
+    Linear {
+        /// Input.
+        x: ValueId,
+        /// Matrix in any storage type.
+        weight: WeightId,
+        /// Optional bias.
+        bias: Option<WeightId>,
+        /// Output.
+        out: ValueId,
+    },
+    /// Turns each head of `x` by its token's position.
+    Rope {
+        /// Input, `heads * head_dim` wide.
+        x: ValueId,
+        /// Which rotary embedding.
+        rope: RopeId,
+        /// Elements per head.
+        head_dim: usize,
+        /// Output.
+        out: ValueId,
+    },
+    /// Appends `k` and `v` of every token to the cache of its sequence, then attends causally:
+    /// `softmax(cap(q·k * scale)) · v` over the positions `p` with `token_pos - window < p <= token_pos`.
+    Attention {
+        /// Queries, `heads * key_dim` wide.
+        q: ValueId,
+        /// Keys, `kv_heads * key_dim` wide.
+        k: ValueId,
+        /// Values, `kv_heads * value_dim` wide.
+        v: ValueId,
+        /// Where keys and values are kept.
+        cache: CacheId,
+        /// Query heads; query head `h` reads key head `h / (heads / kv_heads)`.
+        heads: usize,
+        /// Factor on the dot products.
+        scale: f32,
+        /// Sliding window in positions, own position included; `None` sees all.
+        window: Option<usize>,
+        /// `cap * tanh(score / cap)` on the scores.
+        soft_cap: Option<f32>,
+        /// Output, `heads * value_dim` wide.
+        out: ValueId,
+    },
+    /// `out = activation(gate) * up`.
+    Gated {
+        /// Input of the activation.
+        gate: ValueId,
+        /// Factor.
+        up: ValueId,
+        /// Nonlinearity.
+        activation: Activation,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out = a + b`.
+    Add {
+        /// First summand.
+        a: ValueId,
+        /// Second summand.
+        b: ValueId,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out = x * factor`.
+    Scale {
+        /// Input.
+        x: ValueId,
+        /// Factor.
+        factor: f32,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out = cap * tanh(x / cap)`.
+    SoftCap {
+        /// Input.
+        x: ValueId,
+        /// Bound.
+        cap: f32,
+        /// Output.
+        out: ValueId,
+    },
+    /// `out[r] = x[wanted[r]]`: from one row per token to one row per wanted token.
+    Gather {
+        /// Input, a row per token.
+        x: ValueId,
+        /// Output, a row per wanted token.
+        out: ValueId,
+    },
+}
+
+/// A model's forward pass. Built by [`Builder`], which checks every shape.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Program {
+    /// Architecture name, for messages.
+    pub architecture: String,
+    /// Shapes of all values.
+    pub values: Vec<Value>,
+    /// Weights read.
+    pub weights: Vec<WeightRef>,
+    /// Caches, one per attention layer.
+    pub caches: Vec<CacheSpec>,
+    /// Rotary embeddings.
+    pub ropes: Vec<Rope>,
+    /// The operations in order.
+    pub ops: Vec<Op>,
+    /// The logits, `[wanted, vocab]`.
+    pub logits: ValueId,
+    /// Named inner values for inspection: `embedding`, `layer.0` … `layer.N-1` (residual after the layer), `final_norm`.
+    /// `final_norm` has a row per wanted token, the others a row per token.
+    pub marks: Vec<(String, ValueId)>,
+    /// Vocabulary size (width of the logits).
+    pub vocab: usize,
+    /// Longest context the model was made for, in tokens.
+    pub context_length: usize,
+}
+
+/// Why a program could not be built or does not fit the weights.
+#[derive(Debug, thiserror::Error, Clone, PartialEq, Eq)]
+pub enum ProgramError {
+    /// A tensor is not in the model file.
+    #[error("{name}: tensor is missing")]
+    MissingWeight {
+        /// Its name.
+        name: String,
+    },
+    /// A tensor has another shape than the architecture needs.
+    #[error("{name}: expected {expected:?}, got {found:?}")]
+    WeightShape {
+        /// Its name.
+        name: String,
+        /// `[out, in]`.
+        expected: Vec<usize>,
+        /// As stored.
+        found: Vec<usize>,
+    },
+    /// An operation's operands don't fit together.
+    #[error("operation {op}: {message}")]
+    Shape {
+        /// Index of the operation.
+        op: usize,
+        /// What does not fit.
+        message: String,
+    },
+}

@@ -1,0 +1,409 @@
+//! What every operation reads and writes, and which shapes it takes: the one place where operands are checked.
+
+use crate::program::{
+    CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, Rows, Value, ValueId, WeightId,
+    WeightRef,
+};
+use backplane_weights::Weights;
+
+impl Op {
+    /// The value this operation writes.
+    #[must_use]
+    pub fn output(&self) -> ValueId {
+        match self {
+            Op::Embed { out, .. }
+            | Op::RmsNorm { out, .. }
+            | Op::Linear { out, .. }
+            | Op::Rope { out, .. }
+            | Op::Attention { out, .. }
+            | Op::Gated { out, .. }
+            | Op::Add { out, .. }
+            | Op::Scale { out, .. }
+            | Op::SoftCap { out, .. }
+            | Op::Gather { out, .. } => *out,
+        }
+    }
+
+    /// The values this operation reads, in the order of its fields.
+    #[must_use]
+    pub fn inputs(&self) -> Vec<ValueId> {
+        match self {
+            Op::Embed { .. } => vec![],
+            Op::RmsNorm { x, .. }
+            | Op::Linear { x, .. }
+            | Op::Rope { x, .. }
+            | Op::Scale { x, .. }
+            | Op::SoftCap { x, .. }
+            | Op::Gather { x, .. } => vec![*x],
+            Op::Attention { q, k, v, .. } => vec![*q, *k, *v],
+            Op::Gated { gate, up, .. } => vec![*gate, *up],
+            Op::Add { a, b, .. } => vec![*a, *b],
+        }
+    }
+
+    /// The weights this operation reads.
+    #[must_use]
+    pub fn weights(&self) -> Vec<WeightId> {
+        match self {
+            Op::Embed { table, .. } => vec![*table],
+            Op::RmsNorm { weight, .. } => vec![*weight],
+            Op::Linear { weight, bias, .. } => std::iter::once(*weight).chain(*bias).collect(),
+            _ => vec![],
+        }
+    }
+
+    /// Name of the operation, as listings and messages have it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Op::Embed { .. } => "embed",
+            Op::RmsNorm { .. } => "rms_norm",
+            Op::Linear { .. } => "linear",
+            Op::Rope { .. } => "rope",
+            Op::Attention { .. } => "attention",
+            Op::Gated { .. } => "gated",
+            Op::Add { .. } => "add",
+            Op::Scale { .. } => "scale",
+            Op::SoftCap { .. } => "soft_cap",
+            Op::Gather { .. } => "gather",
+        }
+    }
+
+    /// Checks the operands against the declarations of `program` and says what shape the result has.
+    pub(crate) fn shape(&self, program: &Program) -> Result<Value, String> {
+        self.infer(program)
+            .map_err(|message| format!("{}: {message}", self.name()))
+    }
+
+    fn infer(&self, program: &Program) -> Result<Value, String> {
+        match self {
+            Op::Embed { table, scale, .. } => {
+                finite("scale", *scale)?;
+                let [_, width] = matrix(weight(program, *table)?)?;
+                Ok(Value {
+                    rows: Rows::Tokens,
+                    width,
+                })
+            }
+            Op::RmsNorm {
+                x,
+                weight: gain,
+                eps,
+                group,
+                ..
+            } => {
+                let x = value(program, *x)?;
+                let gain = weight(program, *gain)?;
+                if !(eps.is_finite() && *eps >= 0.0) {
+                    return Err(format!(
+                        "eps is {eps}, expected a finite number not below 0"
+                    ));
+                }
+                divides("group", *group, x.width)?;
+                expect_shape(gain, &[*group])?;
+                Ok(x)
+            }
+            Op::Linear {
+                x,
+                weight: matrix_id,
+                bias,
+                ..
+            } => {
+                let x = value(program, *x)?;
+                let stored = weight(program, *matrix_id)?;
+                let [out, input] = matrix(stored)?;
+                if input != x.width {
+                    return Err(format!(
+                        "input is {} wide, {} takes {input}",
+                        x.width, stored.name
+                    ));
+                }
+                if let Some(bias) = bias {
+                    expect_shape(weight(program, *bias)?, &[out])?;
+                }
+                Ok(Value {
+                    rows: x.rows,
+                    width: out,
+                })
+            }
+            Op::Rope {
+                x, rope, head_dim, ..
+            } => {
+                let x = tokens_value(program, *x)?;
+                let rope = rope_of(program, *rope)?;
+                divides("head_dim", *head_dim, x.width)?;
+                let pairs = rope.inverse_frequencies.len();
+                if pairs > *head_dim / 2 {
+                    return Err(format!("{pairs} pairs do not fit a head of {head_dim}"));
+                }
+                Ok(x)
+            }
+            Op::Attention {
+                q,
+                k,
+                v,
+                cache,
+                heads,
+                scale,
+                window,
+                soft_cap,
+                ..
+            } => {
+                let spec = cache_of(program, *cache)?;
+                finite("scale", *scale)?;
+                divides("kv_heads", spec.kv_heads, *heads)?;
+                if *heads == 0 || spec.key_dim == 0 || spec.value_dim == 0 {
+                    return Err(format!(
+                        "{heads} heads of {}/{}, expected no zeros",
+                        spec.key_dim, spec.value_dim
+                    ));
+                }
+                for (what, operand, heads, dim) in [
+                    ("queries", *q, *heads, spec.key_dim),
+                    ("keys", *k, spec.kv_heads, spec.key_dim),
+                    ("values", *v, spec.kv_heads, spec.value_dim),
+                ] {
+                    let found = tokens_value(program, operand)?.width;
+                    if heads.checked_mul(dim) != Some(found) {
+                        return Err(format!(
+                            "{what} are {found} wide, expected {heads} heads of {dim}"
+                        ));
+                    }
+                }
+                if *window == Some(0) {
+                    return Err("window is 0, expected at least 1".into());
+                }
+                soft_cap.map_or(Ok(()), |cap| positive("soft cap", cap))?;
+                let width = heads.checked_mul(spec.value_dim).ok_or("width overflows")?;
+                Ok(Value {
+                    rows: Rows::Tokens,
+                    width,
+                })
+            }
+            Op::Gated { gate: a, up: b, .. } | Op::Add { a, b, .. } => {
+                let (a, b) = (value(program, *a)?, value(program, *b)?);
+                if a != b {
+                    return Err(format!("operands are {a} and {b}, expected equal shapes"));
+                }
+                Ok(a)
+            }
+            Op::Scale { x, factor, .. } => {
+                finite("factor", *factor)?;
+                value(program, *x)
+            }
+            Op::SoftCap { x, cap, .. } => {
+                positive("cap", *cap)?;
+                value(program, *x)
+            }
+            Op::Gather { x, .. } => Ok(Value {
+                rows: Rows::Wanted,
+                width: tokens_value(program, *x)?.width,
+            }),
+        }
+    }
+}
+
+impl std::fmt::Display for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let rows = match self.rows {
+            Rows::Tokens => "tokens",
+            Rows::Wanted => "wanted",
+        };
+        write!(f, "[{rows}, {}]", self.width)
+    }
+}
+
+impl Program {
+    /// Checks the whole program: every operand is declared and written before it is read, every value is written once
+    /// with its declared shape, every cache belongs to one attention, the logits are `[wanted, vocab]`, and every
+    /// embedding table has a row per token of the vocabulary. Programs out of a [`crate::Builder`] pass.
+    ///
+    /// # Errors
+    /// The first rule broken, with the operation's index (one past the last for rules about the whole).
+    pub fn validate(&self) -> Result<(), ProgramError> {
+        let mut written = vec![false; self.values.len()];
+        let mut cached = vec![false; self.caches.len()];
+        for (index, op) in self.ops.iter().enumerate() {
+            let err = |message: String| ProgramError::Shape { op: index, message };
+            if let Some(early) = op
+                .inputs()
+                .into_iter()
+                .find(|id| written.get(id.0) != Some(&true))
+            {
+                return Err(err(format!(
+                    "{}: %{} is read before it is written",
+                    op.name(),
+                    early.0
+                )));
+            }
+            let shape = op.shape(self).map_err(err)?;
+            let out = op.output();
+            let declared = value(self, out).map_err(err)?;
+            if shape != declared {
+                return Err(err(format!(
+                    "{}: result is {shape}, %{} is declared {declared}",
+                    op.name(),
+                    out.0
+                )));
+            }
+            if std::mem::replace(&mut written[out.0], true) {
+                return Err(err(format!("{}: %{} is written twice", op.name(), out.0)));
+            }
+            if let Op::Attention { cache, .. } = op
+                && std::mem::replace(&mut cached[cache.0], true)
+            {
+                return Err(err(format!("attention: cache {} is used twice", cache.0)));
+            }
+            if let Op::Embed { table, .. } = op {
+                let table = weight(self, *table).map_err(err)?;
+                if table.shape[0] != self.vocab {
+                    let (name, rows, vocab) = (&table.name, table.shape[0], self.vocab);
+                    return Err(err(format!(
+                        "{name} has {rows} rows, the logits have {vocab} columns"
+                    )));
+                }
+            }
+        }
+        self.validate_ends(&written)
+            .map_err(|message| ProgramError::Shape {
+                op: self.ops.len(),
+                message,
+            })
+    }
+
+    fn validate_ends(&self, written: &[bool]) -> Result<(), String> {
+        if let Some(id) = written.iter().position(|done| !done) {
+            return Err(format!("%{id} is never written"));
+        }
+        let logits = value(self, self.logits)?;
+        if logits
+            != (Value {
+                rows: Rows::Wanted,
+                width: self.vocab,
+            })
+        {
+            return Err(format!(
+                "logits are {logits}, expected [wanted, {}]",
+                self.vocab
+            ));
+        }
+        if self.context_length == 0 || self.vocab == 0 {
+            return Err(format!(
+                "context of {} tokens, vocabulary of {}",
+                self.context_length, self.vocab
+            ));
+        }
+        for (name, id) in &self.marks {
+            value(self, *id).map_err(|message| format!("mark {name}: {message}"))?;
+        }
+        for (index, rope) in self.ropes.iter().enumerate() {
+            rope_of(self, RopeId(index))?;
+            finite("magnitude", rope.magnitude)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that every weight the program reads is there with the shape it must have.
+    ///
+    /// # Errors
+    /// [`ProgramError::MissingWeight`] or [`ProgramError::WeightShape`] for the first that is not.
+    pub fn check_weights(&self, weights: &Weights) -> Result<(), ProgramError> {
+        self.weights
+            .iter()
+            .try_for_each(|weight| check_weight(weight, weights))
+    }
+}
+
+/// Checks one declared weight against the model file.
+pub(crate) fn check_weight(declared: &WeightRef, weights: &Weights) -> Result<(), ProgramError> {
+    let name = declared.name.clone();
+    let Some(tensor) = weights.tensor(&name) else {
+        return Err(ProgramError::MissingWeight { name });
+    };
+    if tensor.info.shape != declared.shape {
+        return Err(ProgramError::WeightShape {
+            name,
+            expected: declared.shape.clone(),
+            found: tensor.info.shape.clone(),
+        });
+    }
+    Ok(())
+}
+
+fn value(program: &Program, id: ValueId) -> Result<Value, String> {
+    program
+        .values
+        .get(id.0)
+        .copied()
+        .ok_or_else(|| format!("no value %{}", id.0))
+}
+
+fn tokens_value(program: &Program, id: ValueId) -> Result<Value, String> {
+    let found = value(program, id)?;
+    if found.rows != Rows::Tokens {
+        return Err(format!("%{} is {found}, expected a row per token", id.0));
+    }
+    Ok(found)
+}
+
+fn weight(program: &Program, id: WeightId) -> Result<&WeightRef, String> {
+    program
+        .weights
+        .get(id.0)
+        .ok_or_else(|| format!("no weight {}", id.0))
+}
+
+fn cache_of(program: &Program, id: CacheId) -> Result<CacheSpec, String> {
+    program
+        .caches
+        .get(id.0)
+        .copied()
+        .ok_or_else(|| format!("no cache {}", id.0))
+}
+
+fn rope_of(program: &Program, id: RopeId) -> Result<&Rope, String> {
+    program
+        .ropes
+        .get(id.0)
+        .ok_or_else(|| format!("no rope {}", id.0))
+}
+
+fn matrix(weight: &WeightRef) -> Result<[usize; 2], String> {
+    <[usize; 2]>::try_from(weight.shape.as_slice())
+        .ok()
+        .filter(|shape| !shape.contains(&0))
+        .ok_or_else(|| format!("{} is {:?}, expected a matrix", weight.name, weight.shape))
+}
+
+fn expect_shape(weight: &WeightRef, expected: &[usize]) -> Result<(), String> {
+    if weight.shape != expected {
+        return Err(format!(
+            "{} is {:?}, expected {expected:?}",
+            weight.name, weight.shape
+        ));
+    }
+    Ok(())
+}
+
+fn divides(what: &str, part: usize, whole: usize) -> Result<(), String> {
+    if part == 0 || !whole.is_multiple_of(part) {
+        return Err(format!("{what} is {part}, expected a divisor of {whole}"));
+    }
+    Ok(())
+}
+
+fn finite(what: &str, number: f32) -> Result<(), String> {
+    if !number.is_finite() {
+        return Err(format!("{what} is {number}, expected a finite number"));
+    }
+    Ok(())
+}
+
+fn positive(what: &str, number: f32) -> Result<(), String> {
+    if !(number.is_finite() && number > 0.0) {
+        return Err(format!(
+            "{what} is {number}, expected a finite number above 0"
+        ));
+    }
+    Ok(())
+}
