@@ -6,6 +6,7 @@ use crate::program::{
 };
 use crate::shape::check_weight;
 use backplane_weights::Weights;
+use std::collections::HashMap;
 
 /// How an attention operation looks at the cache: everything but its operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -40,6 +41,7 @@ pub struct AttentionSpec {
 pub struct Builder<'w> {
     weights: &'w Weights,
     program: Program,
+    declared: HashMap<String, WeightId>,
 }
 
 impl<'w> Builder<'w> {
@@ -58,13 +60,26 @@ impl<'w> Builder<'w> {
             vocab: 0,
             context_length: 0,
         };
-        Self { weights, program }
+        Self {
+            weights,
+            program,
+            declared: HashMap::new(),
+        }
     }
 
     /// Whether the model file has this tensor.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         self.weights.tensor(name).is_some()
+    }
+
+    /// Columns of a value.
+    ///
+    /// # Panics
+    /// The value is of another program.
+    #[must_use]
+    pub fn width(&self, value: ValueId) -> usize {
+        self.program.values[value.0].width
     }
 
     /// Declares a weight with the shape it must have, outermost dimension first. Declaring it again gives the same id.

@@ -1,0 +1,131 @@
+//! Pieces that architectures share, in terms of GGUF's tensor names. Width of inputs comes from the values themselves.
+
+use crate::ModelError;
+use crate::hyperparameters::Hyperparameters;
+use backplane_program::{Activation, Builder, Program, ProgramError, ValueId};
+
+/// A program under construction, with the sizes of its model.
+pub(crate) struct Model<'a, 'w> {
+    pub(crate) h: &'a Hyperparameters<'w>,
+    pub(crate) b: Builder<'w>,
+}
+
+impl<'a, 'w> Model<'a, 'w> {
+    pub(crate) fn new(h: &'a Hyperparameters<'w>) -> Self {
+        Self {
+            h,
+            b: Builder::new(h.architecture, h.weights),
+        }
+    }
+
+    /// Embeddings of the step's tokens, times `scale`.
+    pub(crate) fn embed(&mut self, scale: f32) -> Result<ValueId, ProgramError> {
+        let table = self
+            .b
+            .weight("token_embd.weight", &[self.h.vocab, self.h.width])?;
+        let x = self.b.embed(table, scale)?;
+        self.b.mark("embedding", x);
+        Ok(x)
+    }
+
+    /// Final norm and output matrix over the wanted rows; the embedding table where the file has no matrix of its own.
+    pub(crate) fn logits(&mut self, x: ValueId) -> Result<ValueId, ProgramError> {
+        let x = self.b.gather(x)?;
+        let x = self.rms_norm("output_norm", x)?;
+        self.b.mark("final_norm", x);
+        let name = if self.b.has("output.weight") {
+            "output"
+        } else {
+            "token_embd"
+        };
+        self.linear(name, x, self.h.vocab)
+    }
+
+    /// RMS norm of whole rows by `{name}.weight`.
+    pub(crate) fn rms_norm(&mut self, name: &str, x: ValueId) -> Result<ValueId, ProgramError> {
+        let gain = self
+            .b
+            .weight(format!("{name}.weight"), &[self.b.width(x)])?;
+        self.b.rms_norm(x, gain, self.h.rms_eps)
+    }
+
+    /// RMS norm of each head by `{name}.weight`.
+    pub(crate) fn head_norm(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        head_dim: usize,
+    ) -> Result<ValueId, ProgramError> {
+        let gain = self.b.weight(format!("{name}.weight"), &[head_dim])?;
+        self.b.rms_norm_groups(x, gain, self.h.rms_eps, head_dim)
+    }
+
+    /// `{name}.weight`, and `{name}.bias` where the file has one, to `out` columns.
+    pub(crate) fn linear(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        out: usize,
+    ) -> Result<ValueId, ProgramError> {
+        let weight = self
+            .b
+            .weight(format!("{name}.weight"), &[out, self.b.width(x)])?;
+        let bias = self.b.optional_weight(format!("{name}.bias"), &[out])?;
+        self.b.linear(x, weight, bias)
+    }
+
+    /// `down(activation(gate(x)) * up(x))` of layer `layer`.
+    pub(crate) fn gated_feed_forward(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+        activation: Activation,
+    ) -> Result<ValueId, ProgramError> {
+        let inner = self.h.feed_forward[layer];
+        let gate = self.linear(&format!("blk.{layer}.ffn_gate"), x, inner)?;
+        let up = self.linear(&format!("blk.{layer}.ffn_up"), x, inner)?;
+        let x = self.b.gated(gate, up, activation)?;
+        self.linear(&format!("blk.{layer}.ffn_down"), x, self.h.width)
+    }
+
+    /// Queries, keys and values of layer `layer`.
+    pub(crate) fn queries_keys_values(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+    ) -> Result<[ValueId; 3], ProgramError> {
+        let (heads, kv_heads) = (self.h.heads[layer], self.h.kv_heads[layer]);
+        // Saturated products match no tensor.
+        let q = self.linear(
+            &format!("blk.{layer}.attn_q"),
+            x,
+            heads.saturating_mul(self.h.key_dim),
+        )?;
+        let k = self.linear(
+            &format!("blk.{layer}.attn_k"),
+            x,
+            kv_heads.saturating_mul(self.h.key_dim),
+        )?;
+        let v = self.linear(
+            &format!("blk.{layer}.attn_v"),
+            x,
+            kv_heads.saturating_mul(self.h.value_dim),
+        )?;
+        Ok([q, k, v])
+    }
+
+    pub(crate) fn finish(self, logits: ValueId) -> Result<Program, ProgramError> {
+        self.b.finish(logits, self.h.vocab, self.h.context_length)
+    }
+}
+
+/// Runs the construction of a program and puts the file's name before its errors.
+pub(crate) fn build<'w>(
+    h: &Hyperparameters<'w>,
+    construct: impl FnOnce(Model<'_, 'w>) -> Result<Program, ProgramError>,
+) -> Result<Program, ModelError> {
+    construct(Model::new(h)).map_err(|cause| ModelError::Program {
+        path: h.weights.path().into(),
+        cause,
+    })
+}

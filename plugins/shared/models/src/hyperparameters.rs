@@ -1,0 +1,198 @@
+//! The metadata that all decoder-only transformers share, checked.
+
+use crate::ModelError;
+use backplane_weights::{Metadata, Value, Weights};
+
+/// Far above the heads of any model, far below what would hurt.
+const MAX_HEAD_DIM: usize = 1 << 16;
+
+/// Sizes of a model, read and checked. Numbers that may differ by layer are vectors with one element per layer.
+pub(crate) struct Hyperparameters<'w> {
+    pub(crate) weights: &'w Weights,
+    /// Architecture name, the first part of the metadata keys.
+    pub(crate) architecture: &'static str,
+    pub(crate) layers: usize,
+    pub(crate) width: usize,
+    pub(crate) vocab: usize,
+    pub(crate) context_length: usize,
+    pub(crate) heads: Vec<usize>,
+    pub(crate) kv_heads: Vec<usize>,
+    pub(crate) key_dim: usize,
+    pub(crate) value_dim: usize,
+    pub(crate) feed_forward: Vec<usize>,
+    /// Elements of a head that are rotated; even, at most `key_dim`.
+    pub(crate) rotary_dim: usize,
+    pub(crate) rms_eps: f32,
+}
+
+impl<'w> Hyperparameters<'w> {
+    pub(crate) fn read(
+        architecture: &'static str,
+        weights: &'w Weights,
+    ) -> Result<Self, ModelError> {
+        let mut h = Self {
+            weights,
+            architecture,
+            layers: 0,
+            width: 0,
+            vocab: weights.require("token_embd.weight")?.rows(),
+            context_length: 0,
+            heads: vec![],
+            kv_heads: vec![],
+            key_dim: 0,
+            value_dim: 0,
+            feed_forward: vec![],
+            rotary_dim: 0,
+            rms_eps: 0.0,
+        };
+        h.layers = h.positive("block_count")?;
+        let tensors = weights.tensors().count();
+        if h.layers > tensors {
+            let expected = format!("at most {tensors}, the number of tensors in the file");
+            return Err(h.wrong("block_count", h.layers, expected));
+        }
+        h.width = h.positive("embedding_length")?;
+        h.context_length = h.positive("context_length")?;
+        h.read_heads()?;
+        h.feed_forward = h.per_layer("feed_forward_length", None)?;
+        h.rms_eps = h
+            .meta()
+            .require_f32(&h.key("attention.layer_norm_rms_epsilon"))?;
+        if !(h.rms_eps.is_finite() && h.rms_eps >= 0.0) {
+            return Err(h.wrong(
+                "attention.layer_norm_rms_epsilon",
+                h.rms_eps,
+                "a small number, not negative",
+            ));
+        }
+        h.refuse_experts()?;
+        Ok(h)
+    }
+
+    fn read_heads(&mut self) -> Result<(), ModelError> {
+        self.heads = self.per_layer("attention.head_count", None)?;
+        self.kv_heads = self.per_layer("attention.head_count_kv", Some(&self.heads))?;
+        for (layer, (heads, kv_heads)) in self.heads.iter().zip(&self.kv_heads).enumerate() {
+            if !heads.is_multiple_of(*kv_heads) {
+                let expected =
+                    format!("a divisor of attention.head_count, {heads} in layer {layer}");
+                return Err(self.wrong("attention.head_count_kv", kv_heads, expected));
+            }
+        }
+        let usual = || {
+            let heads = self.heads[0];
+            if !self.width.is_multiple_of(heads) {
+                let expected = format!(
+                    "a divisor of embedding_length, {}, or attention.key_length",
+                    self.width
+                );
+                return Err(self.wrong("attention.head_count", heads, expected));
+            }
+            Ok(self.width / heads)
+        };
+        let dim = |name: &str| match self.optional_positive(name)? {
+            Some(dim) if dim > MAX_HEAD_DIM => {
+                Err(self.wrong(name, dim, format!("at most {MAX_HEAD_DIM}")))
+            }
+            Some(dim) => Ok(dim),
+            None => usual(),
+        };
+        let (key_dim, value_dim) = (dim("attention.key_length")?, dim("attention.value_length")?);
+        let rotary_dim = self
+            .optional_positive("rope.dimension_count")?
+            .unwrap_or(key_dim);
+        if rotary_dim > key_dim || !rotary_dim.is_multiple_of(2) || key_dim > MAX_HEAD_DIM {
+            let expected = format!("an even number, at most the head size {key_dim}");
+            return Err(self.wrong("rope.dimension_count", rotary_dim, expected));
+        }
+        (self.key_dim, self.value_dim, self.rotary_dim) = (key_dim, value_dim, rotary_dim);
+        Ok(())
+    }
+
+    fn refuse_experts(&self) -> Result<(), ModelError> {
+        match self.meta().usize(&self.key("expert_count"))? {
+            Some(experts) if experts > 0 => Err(self.wrong(
+                "expert_count",
+                experts,
+                "0: mixtures of experts are not supported",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn meta(&self) -> &'w Metadata {
+        self.weights.metadata()
+    }
+
+    /// The full metadata key of an architecture's property.
+    pub(crate) fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    /// A number that may be absent but not 0.
+    pub(crate) fn optional_positive(&self, name: &str) -> Result<Option<usize>, ModelError> {
+        match self.meta().usize(&self.key(name))? {
+            Some(0) => Err(self.wrong(name, 0, "at least 1")),
+            number => Ok(number),
+        }
+    }
+
+    fn positive(&self, name: &str) -> Result<usize, ModelError> {
+        self.meta().require_usize(&self.key(name))?;
+        self.optional_positive(name)
+            .map(|number| number.unwrap_or(0))
+    }
+
+    /// A number above 0 for every layer, from a scalar or an array.
+    fn per_layer(&self, name: &str, default: Option<&[usize]>) -> Result<Vec<usize>, ModelError> {
+        let numbers = match (
+            self.meta().per_layer_usize(&self.key(name), self.layers)?,
+            default,
+        ) {
+            (Some(numbers), _) => numbers,
+            (None, Some(default)) => default.to_vec(),
+            // Says that the key is missing.
+            (None, None) => vec![self.positive(name)?; self.layers],
+        };
+        match numbers.iter().position(|number| *number == 0) {
+            Some(layer) => Err(self.wrong(
+                name,
+                format!("0 in layer {layer}"),
+                "at least 1 in every layer",
+            )),
+            None => Ok(numbers),
+        }
+    }
+
+    /// A finite number above 0 that may be absent.
+    pub(crate) fn optional_float(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        match self.meta().f32(&self.key(name))? {
+            Some(number) if !(number.is_finite() && number > 0.0) => {
+                Err(self.wrong(name, number, "a finite number above 0"))
+            }
+            number => Ok(number),
+        }
+    }
+
+    /// A number above 0; absent and 0 both mean none.
+    pub(crate) fn optional_or_zero(&self, name: &str) -> Result<Option<f32>, ModelError> {
+        match self.meta().get(&self.key(name)) {
+            Some(Value::F32(0.0) | Value::F64(0.0)) => Ok(None),
+            _ => self.optional_float(name),
+        }
+    }
+
+    pub(crate) fn wrong(
+        &self,
+        name: &str,
+        found: impl std::fmt::Display,
+        expected: impl Into<String>,
+    ) -> ModelError {
+        ModelError::Key {
+            path: self.weights.path().into(),
+            key: self.key(name),
+            found: found.to_string(),
+            expected: expected.into(),
+        }
+    }
+}
