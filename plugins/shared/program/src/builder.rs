@@ -96,15 +96,12 @@ impl<'w> Builder<'w> {
             shape: shape.to_vec(),
         };
         check_weight(&declared, self.weights)?;
-        let known = self
-            .program
-            .weights
-            .iter()
-            .position(|weight| *weight == declared);
-        Ok(WeightId(known.unwrap_or_else(|| {
+        let next = WeightId(self.program.weights.len());
+        let id = *self.declared.entry(declared.name.clone()).or_insert(next);
+        if id == next {
             self.program.weights.push(declared);
-            self.program.weights.len() - 1
-        })))
+        }
+        Ok(id)
     }
 
     /// Declares a weight that a model may go without.
