@@ -2,7 +2,10 @@
 //!
 //! The tests are in `tests/`; this library holds what they share.
 
+pub mod terminal;
+
 use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 /// The workspace's root folder.
 pub fn root() -> PathBuf {
@@ -15,7 +18,8 @@ pub fn root() -> PathBuf {
 /// # Panics
 /// The file is not there.
 pub fn fixture(path: &str) -> PathBuf {
-    let folder = std::env::var_os("BACKPLANE_FIXTURES").map_or_else(|| root().join("../shared/fixtures"), PathBuf::from);
+    let folder = std::env::var_os("BACKPLANE_FIXTURES")
+        .map_or_else(|| root().join("../shared/fixtures"), PathBuf::from);
     let file = folder.join(path);
     assert!(file.exists(), "fixture {} is missing", file.display());
     file
@@ -26,9 +30,14 @@ pub fn fixture(path: &str) -> PathBuf {
 /// # Panics
 /// The file is not there.
 pub fn real_model(file: &str) -> PathBuf {
-    let folder = std::env::var_os("BACKPLANE_TEST_MODELS").map_or_else(|| root().join("cache/models"), PathBuf::from);
+    let folder = std::env::var_os("BACKPLANE_TEST_MODELS")
+        .map_or_else(|| root().join("cache/models"), PathBuf::from);
     let model = folder.join(file);
-    assert!(model.exists(), "{} is missing: `cargo verify` gets it", model.display());
+    assert!(
+        model.exists(),
+        "{} is missing: `cargo verify` gets it",
+        model.display()
+    );
     model
 }
 
@@ -46,11 +55,100 @@ pub fn host() -> PathBuf {
     HOST.get_or_init(|| {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut stage = std::process::Command::new(cargo);
-        stage.args(["run", "--quiet", "--release", "--package", "backplane-tasks", "--", "stage"]).current_dir(root());
+        stage
+            .args([
+                "run",
+                "--quiet",
+                "--release",
+                "--package",
+                "backplane-tasks",
+                "--",
+                "stage",
+            ])
+            .current_dir(root());
         let output = stage.output().expect("cargo runs");
-        assert!(output.status.success(), "staging failed:\n{}", String::from_utf8_lossy(&output.stderr));
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir));
-        target.join("dist").join(format!("backplane{}", std::env::consts::EXE_SUFFIX))
+        assert!(
+            output.status.success(),
+            "staging failed:\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let target = std::env::var_os("CARGO_TARGET_DIR")
+            .map_or_else(|| root().join("target"), |dir| root().join(dir));
+        target
+            .join("dist")
+            .join(format!("backplane{}", std::env::consts::EXE_SUFFIX))
     })
     .clone()
+}
+
+/// The environment of a user whose folders are all under `home`: nothing of the machine's own user is read or written.
+pub fn environment(home: &Path) -> Vec<(&'static str, PathBuf)> {
+    vec![
+        ("HOME", home.to_path_buf()),
+        ("XDG_CONFIG_HOME", home.join("config")),
+        ("XDG_DATA_HOME", home.join("data")),
+        ("XDG_STATE_HOME", home.join("state")),
+        ("XDG_CACHE_HOME", home.join("cache")),
+    ]
+}
+
+/// The staged program with these arguments, as a new user would run it.
+pub fn command(home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(host());
+    command
+        .args(arguments)
+        .stdin(Stdio::null())
+        .current_dir(home);
+    for name in [
+        "BACKPLANE_MANIFEST",
+        "BACKPLANE_MODELS",
+        "BACKPLANE_CPU",
+        "NO_COLOR",
+    ] {
+        command.env_remove(name);
+    }
+    command.envs(environment(home));
+    command
+}
+
+/// What a run of the program left.
+pub struct Ran {
+    /// Exit code; `None` where a signal ended it.
+    pub code: Option<i32>,
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Standard output as JSON.
+    ///
+    /// # Panics
+    /// The program failed, or printed no JSON.
+    pub fn json(&self) -> serde_json::Value {
+        assert_eq!(self.code, Some(0), "{}", self.err);
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}:\n{}", self.out))
+    }
+}
+
+/// Runs the staged program to its end.
+///
+/// # Panics
+/// It can't be started.
+pub fn run(home: &Path, arguments: &[&str]) -> Ran {
+    command(home, arguments)
+        .output()
+        .expect("the program starts")
+        .into()
 }

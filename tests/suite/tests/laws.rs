@@ -27,8 +27,10 @@ const SHARED: &[(&str, u8, bool)] = &[
 
 fn room(folder: &str) -> Room {
     if let Some(shared) = folder.strip_prefix("plugins/shared/") {
-        let (_, level, contract) =
-            SHARED.iter().find(|(name, ..)| *name == shared).unwrap_or_else(|| panic!("{folder}: no level is stated for it"));
+        let (_, level, contract) = SHARED
+            .iter()
+            .find(|(name, ..)| *name == shared)
+            .unwrap_or_else(|| panic!("{folder}: no level is stated for it"));
         Room::Shared(*level, *contract)
     } else if folder.starts_with("plugins/") {
         Room::Plugin
@@ -62,19 +64,37 @@ fn forbidden(from: Room, to: Room) -> Option<&'static str> {
 
 fn packages() -> BTreeMap<String, (String, Vec<(String, bool)>)> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    let output = cargo.args(["metadata", "--no-deps", "--format-version", "1"]).current_dir(root()).output().expect("cargo");
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata gives JSON");
-    let base = metadata["workspace_root"].as_str().expect("workspace_root").to_owned() + "/";
+    let output = cargo
+        .args(["metadata", "--no-deps", "--format-version", "1"])
+        .current_dir(root())
+        .output()
+        .expect("cargo");
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata gives JSON");
+    let base = metadata["workspace_root"]
+        .as_str()
+        .expect("workspace_root")
+        .to_owned()
+        + "/";
     let list = metadata["packages"].as_array().expect("packages");
     list.iter()
         .map(|package| {
             let manifest = package["manifest_path"].as_str().expect("manifest_path");
-            let folder = manifest.strip_prefix(&base).expect("inside the workspace").trim_end_matches("/Cargo.toml");
+            let folder = manifest
+                .strip_prefix(&base)
+                .expect("inside the workspace")
+                .trim_end_matches("/Cargo.toml");
             let dependencies = package["dependencies"].as_array().expect("dependencies");
-            let dependencies = dependencies
-                .iter()
-                .map(|dependency| (dependency["name"].as_str().expect("name").to_owned(), dependency["kind"] == "dev"));
-            (package["name"].as_str().expect("name").to_owned(), (folder.to_owned(), dependencies.collect()))
+            let dependencies = dependencies.iter().map(|dependency| {
+                (
+                    dependency["name"].as_str().expect("name").to_owned(),
+                    dependency["kind"] == "dev",
+                )
+            });
+            (
+                package["name"].as_str().expect("name").to_owned(),
+                (folder.to_owned(), dependencies.collect()),
+            )
         })
         .collect()
 }
@@ -85,7 +105,9 @@ fn no_forbidden_arrow() {
     let mut broken = Vec::new();
     for (name, (folder, dependencies)) in &packages {
         for (dependency, dev) in dependencies {
-            let Some((target, _)) = packages.get(dependency) else { continue };
+            let Some((target, _)) = packages.get(dependency) else {
+                continue;
+            };
             if let (false, Some(why)) = (*dev, forbidden(room(folder), room(target))) {
                 broken.push(format!("{name} -> {dependency}: {why}"));
             }
@@ -99,22 +121,49 @@ fn no_forbidden_arrow() {
 fn the_law_can_fail() {
     assert_eq!(forbidden(Room::Host, Room::Plugin), Some("host to plugins"));
     assert_eq!(forbidden(Room::Plugin, Room::Host), Some("plugins to host"));
-    assert_eq!(forbidden(Room::Shared(2, false), Room::Shared(3, false)), Some("shared crates upward"));
-    assert_eq!(forbidden(Room::Shared(4, false), Room::Api), Some("shared crates to the contract"));
+    assert_eq!(
+        forbidden(Room::Shared(2, false), Room::Shared(3, false)),
+        Some("shared crates upward")
+    );
+    assert_eq!(
+        forbidden(Room::Shared(4, false), Room::Api),
+        Some("shared crates to the contract")
+    );
     assert_eq!(forbidden(Room::Shared(5, true), Room::Api), None);
-    assert_eq!(forbidden(Room::Api, Room::Shared(0, false)), Some("the contract knows nobody"));
+    assert_eq!(
+        forbidden(Room::Api, Room::Shared(0, false)),
+        Some("the contract knows nobody")
+    );
 }
 
 fn tracked_files() -> Vec<String> {
-    let output = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output().expect("git");
-    String::from_utf8(output.stdout).expect("UTF-8 names").split_terminator('\0').map(str::to_owned).collect()
+    let output = Command::new("git")
+        .args(["ls-files", "-z"])
+        .current_dir(root())
+        .output()
+        .expect("git");
+    String::from_utf8(output.stdout)
+        .expect("UTF-8 names")
+        .split_terminator('\0')
+        .map(str::to_owned)
+        .collect()
 }
 
 #[test]
 fn the_top_level_is_as_planned() {
-    let folders: BTreeSet<String> =
-        tracked_files().iter().filter_map(|file| file.split_once('/').map(|(top, _)| top.to_owned())).collect();
-    let planned = [".cargo", ".ci", "docs", "host", "plugin-api", "plugins", "tests"];
+    let folders: BTreeSet<String> = tracked_files()
+        .iter()
+        .filter_map(|file| file.split_once('/').map(|(top, _)| top.to_owned()))
+        .collect();
+    let planned = [
+        ".cargo",
+        ".ci",
+        "docs",
+        "host",
+        "plugin-api",
+        "plugins",
+        "tests",
+    ];
     assert_eq!(folders.into_iter().collect::<Vec<_>>(), planned);
 }
 
@@ -122,7 +171,9 @@ fn the_top_level_is_as_planned() {
 fn files_stay_readable() {
     let mut broken = Vec::new();
     for file in tracked_files() {
-        let Ok(bytes) = std::fs::read(root().join(&file)) else { continue };
+        let Ok(bytes) = std::fs::read(root().join(&file)) else {
+            continue;
+        };
         if bytes.len() > 1_000_000 {
             broken.push(format!("{file}: {} bytes, at most 1,000,000", bytes.len()));
         }
@@ -140,12 +191,25 @@ fn files_stay_readable() {
 #[test]
 fn nothing_of_one_machine() {
     // Spelled in pieces, so that this file does not break its own law.
-    let words = [["/ro", "ot/"], ["/ho", "me/"], ["/wo", "rk/"], ["pypi", ".org"], ["crates", ".io/"], ["npmjs", ".com"]];
+    let words = [
+        ["/ro", "ot/"],
+        ["/ho", "me/"],
+        ["/wo", "rk/"],
+        ["pypi", ".org"],
+        ["crates", ".io/"],
+        ["npmjs", ".com"],
+    ];
     let mut broken = Vec::new();
     for file in tracked_files().iter().filter(|file| *file != "Cargo.lock") {
-        let Ok(text) = std::fs::read_to_string(root().join(file)) else { continue };
+        let Ok(text) = std::fs::read_to_string(root().join(file)) else {
+            continue;
+        };
         for (number, line) in text.lines().enumerate() {
-            for word in words.iter().map(|pieces| pieces.concat()).filter(|word| line.contains(word)) {
+            for word in words
+                .iter()
+                .map(|pieces| pieces.concat())
+                .filter(|word| line.contains(word))
+            {
                 broken.push(format!("{file}:{}: {word}", number + 1));
             }
         }

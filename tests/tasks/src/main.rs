@@ -32,6 +32,9 @@ fn run() -> Result<ExitCode> {
         "stage" if rest.is_empty() => steps::stage().map(|_| ExitCode::SUCCESS),
         "models" if rest.is_empty() => steps::all_models().map(|()| ExitCode::SUCCESS),
         "limits" if rest.is_empty() => limits::run(),
-        other => bail!("`{other} {}`: expected demo [PROMPT], verify, stage, models or limits", rest.join(" ")),
+        other => bail!(
+            "`{other} {}`: expected demo [PROMPT], verify, stage, models or limits",
+            rest.join(" ")
+        ),
     }
 }

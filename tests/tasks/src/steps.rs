@@ -24,7 +24,8 @@ pub(crate) fn cache() -> PathBuf {
 }
 
 fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), |dir| root().join(dir))
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
 fn cargo() -> Command {
@@ -35,8 +36,14 @@ fn cargo() -> Command {
 
 /// Runs a command to its end; an error names the step.
 pub(crate) fn check(step: &str, command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("{step}: {:?} could not be started", command.get_program()))?;
-    if status.success() { Ok(()) } else { bail!("{step} failed ({status})") }
+    let status = command
+        .status()
+        .with_context(|| format!("{step}: {:?} could not be started", command.get_program()))?;
+    if status.success() {
+        Ok(())
+    } else {
+        bail!("{step} failed ({status})")
+    }
 }
 
 /// What `stage` leaves behind.
@@ -73,15 +80,20 @@ pub(crate) fn stage() -> Result<Staged> {
 /// Puts a copy of `from` at `to` in one move, so that a running program keeps its old file.
 fn replace(from: &Path, to: &Path) -> Result<()> {
     let new = to.with_extension("new");
-    std::fs::copy(from, &new).with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
+    std::fs::copy(from, &new)
+        .with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
     std::fs::rename(&new, to).with_context(|| format!("{}", to.display()))
 }
 
 /// Path of a real model, fetched and checked.
 pub(crate) fn model((name, file): (&str, &str)) -> Result<PathBuf> {
-    let folder = std::env::var_os("BACKPLANE_TEST_MODELS").map_or_else(|| cache().join("models"), PathBuf::from);
+    let folder = std::env::var_os("BACKPLANE_TEST_MODELS")
+        .map_or_else(|| cache().join("models"), PathBuf::from);
     let mut fetch = Command::new("python3");
-    fetch.arg(root().join("tests/tasks/fetch.py")).arg(name).arg(&folder);
+    fetch
+        .arg(root().join("tests/tasks/fetch.py"))
+        .arg(name)
+        .arg(&folder);
     check(&format!("getting {file}"), &mut fetch)?;
     Ok(folder.join(file))
 }
@@ -103,22 +115,56 @@ pub(crate) fn demo(prompt: &[String]) -> Result<ExitCode> {
     } else {
         host.arg("run").arg(model).arg("--").arg(prompt.join(" "));
     }
-    let status = host.status().with_context(|| format!("{}", staged.host.display()))?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from))
+    let status = host
+        .status()
+        .with_context(|| format!("{}", staged.host.display()))?;
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// Every check there is.
 pub(crate) fn verify() -> Result<ExitCode> {
     step("format", cargo().args(["fmt", "--all", "--check"]))?;
     step("models", &mut task("models")?)?;
-    step("clippy", cargo().args(["clippy", "--workspace", "--all-targets", "--quiet", "--", "--deny", "warnings"]))?;
+    step(
+        "clippy",
+        cargo().args([
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--quiet",
+            "--",
+            "--deny",
+            "warnings",
+        ]),
+    )?;
     step("stage", &mut task("stage")?)?;
-    step("tests", cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]))?;
-    step("doc tests", cargo().args(["test", "--doc", "--workspace", "--quiet"]))?;
-    step("documentation", cargo().args(["doc", "--workspace", "--no-deps", "--quiet"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    step(
+        "tests",
+        cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]),
+    )?;
+    step(
+        "doc tests",
+        cargo().args(["test", "--doc", "--workspace", "--quiet"]),
+    )?;
+    step(
+        "documentation",
+        cargo()
+            .args(["doc", "--workspace", "--no-deps", "--quiet"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
     step("limits", &mut task("limits")?)?;
-    if cargo().args(["deny", "--version"]).output().is_ok_and(|out| out.status.success()) {
-        step("licences", cargo().args(["deny", "check", "licenses", "bans", "sources"]))?;
+    if cargo()
+        .args(["deny", "--version"])
+        .output()
+        .is_ok_and(|out| out.status.success())
+    {
+        step(
+            "licences",
+            cargo().args(["deny", "check", "licenses", "bans", "sources"]),
+        )?;
     } else {
         println!("verify: licences not checked here: cargo-deny is not installed");
     }
@@ -137,6 +183,9 @@ fn step(name: &str, command: &mut Command) -> Result<()> {
     println!("verify: {name}");
     let start = Instant::now();
     check(name, command)?;
-    println!("verify: {name} passed in {:.0} s", start.elapsed().as_secs_f64());
+    println!(
+        "verify: {name} passed in {:.0} s",
+        start.elapsed().as_secs_f64()
+    );
     Ok(())
 }
