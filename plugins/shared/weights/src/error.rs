@@ -125,22 +125,17 @@ const SHOWN_CHARS: usize = 96;
 
 /// Text from a file, made fit for a one-line message: escaped, and shortened with `…`.
 pub(crate) fn shown(text: &str) -> String {
-    let mut out: String = text
-        .chars()
-        .take(SHOWN_CHARS)
-        .flat_map(|c| escaped(c).into_iter())
-        .collect();
+    let mut out = String::new();
+    for c in text.chars().take(SHOWN_CHARS) {
+        match c {
+            '"' | '\'' => out.push(c),
+            c => out.extend(c.escape_debug()),
+        }
+    }
     if text.chars().nth(SHOWN_CHARS).is_some() {
         out.push('…');
     }
     out
-}
-
-fn escaped(c: char) -> Vec<char> {
-    match c {
-        '"' | '\'' => vec![c],
-        c => c.escape_debug().collect(),
-    }
 }
 
 /// Bytes from a file as text for a message, whatever they are.

@@ -15,6 +15,10 @@ use crate::metadata::{ValueType, decode};
 pub(crate) const MAX_NAME: u64 = 64 << 10;
 /// Longest string value, in bytes.
 pub(crate) const MAX_STRING: u64 = 1 << 20;
+/// Most metadata keys of a file; real ones have some dozens.
+pub(crate) const MAX_KEYS: u64 = 1 << 16;
+/// Most tensors of a file; real ones have some thousands.
+pub(crate) const MAX_TENSORS: u64 = 1 << 20;
 /// How deep arrays may lie in arrays.
 pub(crate) const MAX_DEPTH: usize = 4;
 /// Where tensor data starts, and each tensor in it, unless `general.alignment` says otherwise.
@@ -55,13 +59,21 @@ pub(crate) struct Head {
     end: usize,
 }
 
+/// What is being read, for messages.
+#[derive(Clone, Copy)]
+enum Subject<'a> {
+    File,
+    Key(&'a str),
+    TensorNumber(u64),
+    Tensor(&'a str),
+}
+
 /// Reads little-endian numbers and strings, and says where it failed.
 pub(crate) struct Reader<'a> {
     bytes: &'a [u8],
     pub(crate) at: usize,
     path: &'a Path,
-    /// The key or tensor being read, for messages.
-    subject: String,
+    subject: Subject<'a>,
 }
 
 impl<'a> Reader<'a> {
@@ -70,7 +82,7 @@ impl<'a> Reader<'a> {
             bytes,
             at: 0,
             path,
-            subject: String::new(),
+            subject: Subject::File,
         }
     }
 
@@ -86,10 +98,11 @@ impl<'a> Reader<'a> {
         found: impl Into<String>,
         expected: impl Into<String>,
     ) -> Error {
-        let what = if self.subject.is_empty() {
-            what.into()
-        } else {
-            format!("{what} of {}", self.subject)
+        let what = match self.subject {
+            Subject::File => what.into(),
+            Subject::Key(key) => format!("{what} of key {}", shown(key)),
+            Subject::TensorNumber(number) => format!("{what} of tensor number {number}"),
+            Subject::Tensor(name) => format!("{what} of tensor {}", shown(name)),
         };
         Error::Malformed {
             path: self.path.into(),
@@ -215,12 +228,7 @@ impl<'a> Reader<'a> {
         }
         match element.size() {
             Some(size) => self.skip_bytes(count * size as u64, "array"),
-            None if element == ValueType::String => {
-                for _ in 0..count {
-                    self.string("array's string", MAX_STRING)?;
-                }
-                Ok(())
-            }
+            None if element == ValueType::String => self.skip_strings(count),
             None => {
                 for _ in 0..count {
                     self.skip(element, depth + 1)?;
@@ -228,6 +236,21 @@ impl<'a> Reader<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Hops over an array's strings: a vocabulary has hundreds of thousands.
+    fn skip_strings(&mut self, count: u64) -> Result<(), Error> {
+        for _ in 0..count {
+            let rest = &self.bytes[self.at..];
+            match rest.first_chunk().map(|length| u64::from_le_bytes(*length)) {
+                Some(length) if length <= MAX_STRING && length as usize <= rest.len() - 8 => {
+                    self.at += 8 + length as usize;
+                }
+                // Fails, and says why.
+                _ => _ = self.string("array's string", MAX_STRING)?,
+            }
+        }
+        Ok(())
     }
 
     fn skip_bytes(&mut self, count: u64, what: &str) -> Result<(), Error> {
@@ -268,29 +291,32 @@ pub(crate) fn read_head(bytes: &[u8], path: &Path) -> Result<Head, Error> {
     let metadata_at = reader.at;
     let metadata_count = reader.u64("metadata count")?;
     // The least a description takes: an empty string, and a type and one byte, or one dimension, a type and an offset.
-    for (at, what, count, least) in [
-        (tensors_at, "tensor count", tensor_count, 32),
-        (metadata_at, "metadata count", metadata_count, 13),
+    for (at, what, count, least, cap) in [
+        (tensors_at, "tensor count", tensor_count, 32, MAX_TENSORS),
+        (metadata_at, "metadata count", metadata_count, 13, MAX_KEYS),
     ] {
-        let most = reader.remaining() / least;
-        if count > most {
+        let fit = reader.remaining() / least;
+        if count > fit {
             let expected = format!(
-                "at most {most}, the file has {} bytes left",
+                "at most {fit}, the file has {} bytes left",
                 reader.remaining()
             );
             return Err(reader.malformed(at, what, count.to_string(), expected));
+        }
+        if count > cap {
+            return Err(reader.malformed(at, what, count.to_string(), format!("at most {cap}")));
         }
     }
 
     let mut entries = Vec::new();
     for _ in 0..metadata_count {
-        reader.subject.clear();
+        reader.subject = Subject::File;
         let key_at = reader.at;
         let key = reader.text("metadata key", MAX_NAME)?;
         if key.is_empty() {
             return Err(reader.malformed(key_at, "metadata key", "an empty string", "a name"));
         }
-        reader.subject = format!("key {}", shown(key));
+        reader.subject = Subject::Key(key);
         let ty = reader.value_type("type")?;
         let start = reader.at;
         reader.skip(ty, 0)?;
@@ -330,7 +356,7 @@ impl Head {
         reader.at = self.end;
         let mut tensors = Vec::new();
         for number in 0..self.tensor_count {
-            reader.subject = format!("tensor number {number}");
+            reader.subject = Subject::TensorNumber(number);
             tensors.push(read_tensor(&mut reader)?);
         }
         let data = (reader.at as u64).checked_next_multiple_of(alignment as u64);
@@ -462,7 +488,7 @@ fn read_tensor(reader: &mut Reader<'_>) -> Result<RawTensor, Error> {
     if name.is_empty() {
         return Err(reader.malformed(name_at, "name", "an empty string", "a name"));
     }
-    reader.subject = format!("tensor {}", shown(name));
+    reader.subject = Subject::Tensor(name);
     let path = reader.path;
     let fail = |found: String, expected: String| Error::Tensor {
         path: path.into(),

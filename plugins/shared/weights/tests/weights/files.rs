@@ -124,7 +124,7 @@ fn names_of_any_script() {
     assert!(Weights::is_gguf(&path));
     let weights = Weights::open(&path).unwrap();
     assert_eq!(weights.path(), path);
-    assert_eq!(weights.files(), [path.clone()]);
+    assert_eq!(weights.files(), [path.as_path()]);
     assert_eq!(
         weights.file_bytes(),
         std::fs::metadata(&path).unwrap().len()

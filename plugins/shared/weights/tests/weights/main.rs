@@ -1,4 +1,8 @@
 //! Tests of model files: references, hostile input, properties, splits.
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, which clippy does not count as tests"
+)]
 
 mod blocks;
 mod files;

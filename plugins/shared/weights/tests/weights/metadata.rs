@@ -223,6 +223,55 @@ fn broken_elements_are_found_when_read() {
 }
 
 #[test]
+fn strings_of_all_lengths_in_any_order() {
+    let strings: Vec<String> = (0..700_usize)
+        .map(|at| {
+            "aé€😊"
+                .chars()
+                .cycle()
+                .skip(at)
+                .take(at * 37 % 300)
+                .collect()
+        })
+        .collect();
+    let long = [
+        "x".repeat(127),
+        "x".repeat(128),
+        "x".repeat(1 << 15),
+        String::new(),
+        "x".repeat(1 << 20),
+    ];
+    for strings in [strings, long.to_vec(), long[1..2].to_vec(), vec![]] {
+        let weights = with(|writer| _ = writer.add_meta("k", strings.clone()));
+        let array = weights.metadata().require_array("k").unwrap();
+        assert_eq!(array.strings().unwrap().collect::<Vec<_>>(), strings);
+    }
+}
+
+#[test]
+fn a_character_never_spans_two_strings() {
+    // The two halves of é, in strings of their own, and around a long string.
+    for filler in [vec![], vec![b'x'; 5], vec![b'x'; 200]] {
+        let raw = Raw::new(3, 0, 1)
+            .key("k", ARRAY)
+            .u32(8)
+            .u64(3)
+            .string(b"a\xc3")
+            .string(&filler)
+            .string(b"\xa9b");
+        let weights = open(&raw.0).unwrap();
+        let error = weights
+            .metadata()
+            .require_array("k")
+            .unwrap()
+            .strings()
+            .err()
+            .unwrap();
+        says(&error, "model.gguf", &["key k", "element 0", "not UTF-8"]);
+    }
+}
+
+#[test]
 fn arrays_in_arrays() {
     let rows = vec![
         OwnedValue::from(vec![1_u32, 2]),

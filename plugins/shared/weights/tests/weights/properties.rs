@@ -92,7 +92,7 @@ fn every_single_byte_set_to_extremes() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 512, ..Default::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..Default::default() })]
 
     #[test]
     fn damage_never_panics(
