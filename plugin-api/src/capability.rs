@@ -1,12 +1,106 @@
-//! Optional capabilities.
+//! Optional capabilities: things that some backends or models can do, asked for by name and version.
+//!
+//! A capability is any type whose layout can be checked, mostly a trait object or a module of functions. It carries its
+//! own layout, which is checked when it is taken: a mismatch costs this capability and nothing else.
+//!
+//! ```
+//! use backplane_plugin_api::AnyCapability;
+//! use backplane_plugin_api::abi::abi_stable::std_types::RString;
+//!
+//! let offered = AnyCapability::new(RString::from("hello"));
+//! assert_eq!(offered.take::<RString>().unwrap(), "hello");
+//! assert!(AnyCapability::new(7_u32).take::<RString>().is_err());
+//! ```
 
-/// A capability of a backend or a model that carries its own layout.
-#[derive(Debug)]
+use crate::abi::layout;
+use abi_stable::StableAbi;
+use abi_stable::type_layout::TypeLayout;
+use std::fmt;
+
+/// A capability that carries its own layout. Since 1.0.
+///
+/// Threads: may be sent and shared. Ownership: dropping it frees it, by the code that made it.
+#[repr(C)]
+#[derive(StableAbi)]
 pub struct AnyCapability {
-    _private: (),
+    layout: &'static TypeLayout,
+    /// Made by `Box::into_raw` of the type that `layout` describes.
+    value: *mut (),
+    drop_value: extern "C" fn(*mut ()),
+    free_memory: extern "C" fn(*mut ()),
 }
+
+// SAFETY: `new` takes only values that are `Send`.
+unsafe impl Send for AnyCapability {}
+// SAFETY: `new` takes only values that are `Sync`; a shared reference gives no access to the value at all.
+unsafe impl Sync for AnyCapability {}
 
 /// Why a capability could not be taken.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct CapabilityError(pub String);
+#[error("the capability has another layout than `{expected}`: {mismatch}")]
+pub struct CapabilityError {
+    /// The type that was asked for.
+    pub expected: String,
+    /// Where the layouts differ.
+    pub mismatch: layout::LayoutMismatch,
+}
+
+impl AnyCapability {
+    /// Offers a value.
+    pub fn new<T: StableAbi + Send + Sync + 'static>(value: T) -> Self {
+        Self {
+            layout: T::LAYOUT,
+            value: Box::into_raw(Box::new(value)).cast(),
+            drop_value: drop_value::<T>,
+            free_memory: free_memory::<T>,
+        }
+    }
+
+    /// Takes the value out, if its layout is that of `T`, or one of the two has merely grown at an end that may grow.
+    ///
+    /// # Errors
+    /// The layouts differ; the capability is dropped.
+    pub fn take<T: StableAbi + Send + Sync + 'static>(self) -> Result<T, CapabilityError> {
+        // Either side may be the older one.
+        layout::check(T::LAYOUT, self.layout)
+            .or_else(|mismatch| layout::check(self.layout, T::LAYOUT).map_err(|_| mismatch))
+            .map_err(|mismatch| CapabilityError {
+                expected: T::LAYOUT.full_type().to_string(),
+                mismatch,
+            })?;
+        let this = std::mem::ManuallyDrop::new(self);
+        // SAFETY: `value` points to a live value made by `new`, whose layout was just found to be that of `T`;
+        // `this` is not dropped, so that the value is moved out exactly once.
+        let value = unsafe { this.value.cast::<T>().read() };
+        (this.free_memory)(this.value);
+        Ok(value)
+    }
+}
+
+impl Drop for AnyCapability {
+    fn drop(&mut self) {
+        (self.drop_value)(self.value);
+    }
+}
+
+impl fmt::Debug for AnyCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyCapability")
+            .field("type", &self.layout.full_type().to_string())
+            .finish_non_exhaustive()
+    }
+}
+
+extern "C" fn drop_value<T>(value: *mut ()) {
+    // SAFETY: called once, by `drop`, with the pointer that `new::<T>` made from a box.
+    let owned = unsafe { Box::from_raw(value.cast::<T>()) };
+    if std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(owned))).is_err() {
+        tracing::error!("a capability panicked while it was dropped");
+    }
+}
+
+extern "C" fn free_memory<T>(value: *mut ()) {
+    // SAFETY: called once, by `take`, with the pointer that `new::<T>` made from a box, after the value was moved out;
+    // `MaybeUninit` has the same size and alignment and drops nothing.
+    drop(unsafe { Box::from_raw(value.cast::<std::mem::MaybeUninit<T>>()) });
+}

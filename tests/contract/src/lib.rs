@@ -1,0 +1,119 @@
+//! Builds plugin modules for tests, once a process, and says where they are.
+//!
+//! ```no_run
+//! let module = backplane_contract_tests::module_path("backplane-module-echo-a");
+//! ```
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// The root of the workspace.
+pub fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .canonicalize()
+        .expect("the workspace is where it was built")
+}
+
+/// Where tests build: `CARGO_TARGET_DIR`, else the workspace's `target`.
+pub fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
+        || workspace_root().join("target"),
+        |dir| workspace_root().join(dir),
+    )
+}
+
+/// Path of the module that a package of this workspace builds; builds it when it is out of date.
+///
+/// # Panics
+/// It can't be built; the compiler's words are in the message.
+pub fn module_path(package: &str) -> PathBuf {
+    build_once(package, &["build"], &[])
+}
+
+/// As [`module_path`], with panics that abort.
+///
+/// # Panics
+/// It can't be built.
+pub fn aborting_module_path(package: &str) -> PathBuf {
+    build_once(package, &["rustc", "--lib"], &["--", "-C", "panic=abort"])
+}
+
+fn build_once(package: &str, command: &[&str], flags: &[&str]) -> PathBuf {
+    static BUILT: OnceLock<Mutex<HashMap<String, PathBuf>>> = OnceLock::new();
+    let mut built = BUILT
+        .get_or_init(Mutex::default)
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    built
+        .entry(package.to_owned())
+        .or_insert_with(|| build(&workspace_root(), &target_dir(), package, command, flags))
+        .clone()
+}
+
+/// Builds a package of the workspace at `root` and gives the path of its `cdylib`, or of its program.
+///
+/// # Panics
+/// It can't be built.
+pub fn build(
+    root: &Path,
+    target: &Path,
+    package: &str,
+    command: &[&str],
+    flags: &[&str],
+) -> PathBuf {
+    let output = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(command)
+        .args([
+            "--quiet",
+            "--offline",
+            "--message-format=json",
+            "--package",
+            package,
+        ])
+        .args(flags)
+        .current_dir(root)
+        .env("CARGO_TARGET_DIR", target)
+        .output()
+        .expect("cargo runs");
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let messages: Vec<serde_json::Value> = lines
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
+        .collect();
+    if !output.status.success() {
+        let rendered: String = messages
+            .iter()
+            .filter_map(|one| one["message"]["rendered"].as_str())
+            .collect();
+        panic!(
+            "{package} does not build:\n{rendered}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    let is_module = |file: &&str| file.ends_with(std::env::consts::DLL_SUFFIX);
+    messages
+        .iter()
+        .rfind(|one| {
+            let kind = &one["target"]["kind"][0];
+            one["reason"] == "compiler-artifact"
+                && one["target"]["name"]
+                    .as_str()
+                    .is_some_and(|name| name.replace('-', "_") == package.replace('-', "_"))
+                && (kind == "cdylib" || kind == "bin")
+        })
+        .and_then(|one| {
+            let files = one["filenames"]
+                .as_array()?
+                .iter()
+                .filter_map(|file| file.as_str());
+            files
+                .clone()
+                .find(is_module)
+                .or(one["executable"].as_str())
+                .map(PathBuf::from)
+        })
+        .unwrap_or_else(|| panic!("cargo built {package} and named no module"))
+}

@@ -1,0 +1,5 @@
+//! A second test plugin of the same type.
+
+use backplane_echo_engine::EchoBackend;
+
+backplane_plugin_api::export_plugin! { name: "echo_b", backend: |context| EchoBackend::new("echo_b", env!("CARGO_PKG_VERSION"), context) }
