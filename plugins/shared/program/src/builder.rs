@@ -315,6 +315,12 @@ impl<'w> Builder<'w> {
         Ok(self.program)
     }
 
+    /// The declarations so far, unfinished: for tests of single pieces.
+    #[cfg(test)]
+    pub(crate) fn unchecked(self) -> Program {
+        self.program
+    }
+
     fn push(&mut self, op: impl FnOnce(ValueId) -> Op) -> Result<ValueId, ProgramError> {
         let out = ValueId(self.program.values.len());
         let op = op(out);
