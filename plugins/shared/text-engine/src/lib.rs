@@ -1,1 +1,36 @@
 //! Sequences over any device: KV cache, scheduler, sampling, streams.
+//!
+//! [`TextBackend`] turns a [`Device`](backplane_program::Device) into the contract's
+//! [`Backend`](backplane_plugin_api::sdk::Backend) and [`TextModel`](backplane_plugin_api::sdk::TextModel). A plugin is
+//! then a name, a version, a way to make the device, and what to say of the machine.
+//!
+//! A loaded model has one thread, the engine, that owns the compiled program. Each of its steps takes one token of
+//! every sequence that generates and a chunk of those whose prompt is still being read, up to
+//! [`EngineOptions::max_step_tokens`] in all. Callers wait on a channel and hand events to their sinks on their own
+//! thread.
+//!
+//! Rules that users meet:
+//! - A prompt must be shorter than the context; it is never cut. `max_tokens` is bounded by what the context leaves: a
+//!   generation that reaches the end of the context first ends with `ContextFull`. `max_tokens` 0 generates nothing and
+//!   ends with `Length`.
+//! - An end token and a stop token are not given as text and not counted.
+//! - A generation's random numbers come from its own seed: the same request gives the same text whatever else runs,
+//!   provided the device computes every row of a step independently of the others.
+//! - The pool has room for `parallel` whole contexts, so a sequence that was started never runs out of pages; more
+//!   requests wait in order of arrival. Pages of ended sequences are kept, so that later prompts that begin alike don't
+//!   read that part again, and given up, oldest first, when pages are needed.
+//! - After `close`, generating and classifying err with `Closed`; the tokenizer and the template go on working.
+//!
+//! Invariant: nothing here knows a device, an architecture or a host.
+
+mod backend;
+mod counters;
+mod engine;
+mod inspect;
+mod model;
+mod pages;
+mod request;
+pub mod sampling;
+pub mod stream;
+
+pub use backend::{EngineOptions, TextBackend};

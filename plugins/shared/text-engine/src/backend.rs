@@ -1,0 +1,275 @@
+//! The contract's `Backend` over any device.
+
+use crate::engine::{Config, Engine, device_error};
+use crate::inspect;
+use crate::model::Model;
+use backplane_plugin_api::sdk::{Backend, Result, TextModel};
+use backplane_plugin_api::types::{DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict};
+use backplane_program::{Device, Limits, Program};
+use backplane_tokenizer::{ChatTemplate, Tokenizer};
+use backplane_weights::Weights;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Context where the caller names none and the model allows it.
+const DEFAULT_CONTEXT: usize = 4096;
+/// Sequences side by side where the caller names none.
+const DEFAULT_PARALLEL: usize = 4;
+/// Most sequences side by side.
+const MAX_PARALLEL: usize = 256;
+/// Most threads a caller may ask for.
+const MAX_THREADS: u32 = 1024;
+
+type MakeDevice = dyn Fn(&LoadOptions) -> Result<Arc<dyn Device>> + Send + Sync;
+type Probe = dyn Fn() -> Verdict + Send + Sync;
+type Devices = dyn Fn() -> Result<Vec<DeviceInfo>> + Send + Sync;
+
+/// Sizes of an engine that depend on the kind of device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineOptions {
+    /// Most tokens in one step.
+    pub max_step_tokens: usize,
+    /// Positions in a cache page.
+    pub page_size: usize,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            max_step_tokens: 256,
+            page_size: 16,
+        }
+    }
+}
+
+/// A backend of text models over one kind of device. Making one does nothing but keep what it is given.
+pub struct TextBackend {
+    name: String,
+    version: String,
+    device: Box<MakeDevice>,
+    probe: Box<Probe>,
+    devices: Box<Devices>,
+    options: EngineOptions,
+}
+
+impl std::fmt::Debug for TextBackend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TextBackend")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TextBackend {
+    /// A backend that makes its device with `device` when a model is loaded. It probes as available and lists no
+    /// devices until told otherwise.
+    pub fn new(
+        name: impl Into<String>,
+        version: impl Into<String>,
+        device: impl Fn(&LoadOptions) -> Result<Arc<dyn Device>> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            version: version.into(),
+            device: Box::new(device),
+            probe: Box::new(|| Verdict::available("ready")),
+            devices: Box::new(|| Ok(Vec::new())),
+            options: EngineOptions::default(),
+        }
+    }
+
+    /// With what it says of this machine.
+    #[must_use]
+    pub fn with_probe(mut self, probe: impl Fn() -> Verdict + Send + Sync + 'static) -> Self {
+        self.probe = Box::new(probe);
+        self
+    }
+
+    /// With the devices it lists. A load that names a device must name one of them.
+    #[must_use]
+    pub fn with_devices(
+        mut self,
+        devices: impl Fn() -> Result<Vec<DeviceInfo>> + Send + Sync + 'static,
+    ) -> Self {
+        self.devices = Box::new(devices);
+        self
+    }
+
+    /// With other sizes.
+    #[must_use]
+    pub fn with_options(mut self, options: EngineOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    fn check_options(&self, options: &LoadOptions) -> Result<()> {
+        if let Some(name) = options.extra.keys().next() {
+            return Err(Error::unsupported_field(name.clone(), &self.name));
+        }
+        if let Some(threads) = options.threads
+            && !(1..=MAX_THREADS).contains(&threads)
+        {
+            return Err(Error::invalid_field(
+                "threads",
+                format!("threads: {threads}; expected 1 to {MAX_THREADS}"),
+            ));
+        }
+        if let Some(parallel) = options.parallel
+            && !(1..=MAX_PARALLEL as u32).contains(&parallel)
+        {
+            return Err(Error::invalid_field(
+                "parallel",
+                format!("parallel: {parallel}; expected 1 to {MAX_PARALLEL}"),
+            ));
+        }
+        if let Some(device) = &options.device {
+            let known: Vec<String> = (self.devices)()?
+                .into_iter()
+                .map(|device| device.id)
+                .collect();
+            if !known.contains(device) {
+                let message = format!(
+                    "device: {} has no device {device:?}; it has {}",
+                    self.name,
+                    known.join(", ")
+                );
+                return Err(Error::invalid_field("device", message));
+            }
+        }
+        Ok(())
+    }
+
+    fn config(&self, options: &LoadOptions, program: &Program) -> Result<Config> {
+        let longest = program.context_length;
+        let context = match options.context {
+            None => longest.min(DEFAULT_CONTEXT),
+            Some(context) if (1..=longest).contains(&(context as usize)) => context as usize,
+            Some(context) => {
+                let message =
+                    format!("context: {context} tokens; the model was made for 1 to {longest}");
+                return Err(Error::invalid_field("context", message)
+                    .with_action(format!("ask for a context of at most {longest}")));
+            }
+        };
+        let parallel = options
+            .parallel
+            .map_or(DEFAULT_PARALLEL, |parallel| parallel as usize);
+        let EngineOptions {
+            max_step_tokens,
+            page_size,
+        } = self.options;
+        let pages = context.div_ceil(page_size).saturating_mul(parallel);
+        if pages > u32::MAX as usize {
+            let message = format!(
+                "context: {parallel} contexts of {context} tokens are more than the cache can number"
+            );
+            return Err(Error::invalid_field("context", message));
+        }
+        let max_step_tokens = max_step_tokens.max(parallel);
+        Ok(Config {
+            context,
+            parallel,
+            page_size,
+            pages,
+            max_step_tokens,
+            vocabulary: program.vocab,
+        })
+    }
+}
+
+impl Backend for TextBackend {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn version(&self) -> String {
+        self.version.clone()
+    }
+
+    fn probe(&self) -> Verdict {
+        (self.probe)()
+    }
+
+    fn devices(&self) -> Result<Vec<DeviceInfo>> {
+        (self.devices)()
+    }
+
+    fn inspect(&self, path: &Path) -> Result<Option<ModelInfo>> {
+        inspect::inspect(path)
+    }
+
+    fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn TextModel>> {
+        self.check_options(options)?;
+        let weights = Weights::open(path).map_err(unusable)?;
+        let program = backplane_models::lower(&weights).map_err(unusable)?;
+        let config = self.config(options, &program)?;
+        let limits = Limits {
+            max_step_tokens: config.max_step_tokens,
+            max_wanted: config.parallel,
+            page_size: config.page_size,
+            pages: config.pages,
+            threads: options.threads.map_or(0, |threads| threads as usize),
+        };
+        let device = (self.device)(options)?;
+        // Tables of a vocabulary take as long to build as a small model to compile: do both at once.
+        let (tokenizer, executable) = std::thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| Tokenizer::from_metadata(weights.metadata()));
+            let executable = device.compile(&program, &weights, limits);
+            (tokenizer.join(), executable)
+        });
+        let tokenizer = tokenizer
+            .map_err(|_| {
+                Error::new(
+                    ErrorCode::Panicked,
+                    format!("{}: the tokenizer panicked", path.display()),
+                )
+            })?
+            .map_err(|error| at_path(path, error))?;
+        let executable = executable.map_err(|error| {
+            let error = device_error(&error);
+            Error {
+                message: format!("{}: {}", path.display(), error.message),
+                ..error
+            }
+        })?;
+        tracing::info!(
+            "{}: {} on {}",
+            path.display(),
+            executable.describe(),
+            device.name()
+        );
+        let mut info = inspect::describe(&weights)?;
+        info.loaded_context = config.context as u64;
+        info.warnings = tokenizer.warnings().to_vec();
+        info.details.push(("device".into(), device.name()));
+        info.details.push(("runs".into(), executable.describe()));
+        let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
+            .map_err(|error| at_path(path, error));
+        let engine = Engine::start(executable, tokenizer.clone(), config)?;
+        Ok(Arc::new(Model::new(
+            self.name.clone(),
+            info,
+            tokenizer,
+            template,
+            engine,
+            config,
+        )))
+    }
+}
+
+/// The model file can't be used; the message names it.
+pub(crate) fn unusable(error: impl std::fmt::Display) -> Error {
+    Error::new(ErrorCode::ModelUnusable, error.to_string())
+}
+
+/// As [`unusable`], for errors that may not name the file.
+fn at_path(path: &Path, error: impl std::fmt::Display) -> Error {
+    let (path, message) = (path.display().to_string(), error.to_string());
+    unusable(if message.contains(&path) {
+        message
+    } else {
+        format!("{path}: {message}")
+    })
+}

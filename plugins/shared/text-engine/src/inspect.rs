@@ -1,0 +1,151 @@
+//! What a model file is, without reading tensor data.
+
+use crate::backend::unusable;
+use backplane_models::{ModelError, ModelSummary};
+use backplane_plugin_api::sdk::Result;
+use backplane_plugin_api::types::{ModelInfo, TensorSummary};
+use backplane_weights::{Metadata, Value, Weights};
+use std::path::Path;
+
+/// `None` for anything that is not GGUF.
+///
+/// # Errors
+/// The file is GGUF and broken.
+pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
+    if !Weights::is_gguf(path) {
+        return Ok(None);
+    }
+    match Weights::open(path) {
+        Ok(weights) => describe(&weights).map(Some),
+        // The metadata can still be told when a tensor's storage type is not known.
+        Err(error @ backplane_weights::Error::UnsupportedType { .. }) => {
+            let metadata = Metadata::open(path).map_err(unusable)?;
+            let mut info = from_metadata(path, &metadata);
+            info.file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
+            info.unsupported = Some(error.to_string());
+            Ok(Some(info))
+        }
+        Err(error) => Err(unusable(error)),
+    }
+}
+
+/// Describes an opened file; one that can't be run has [`ModelInfo::unsupported`] set.
+///
+/// # Errors
+/// Its metadata are out of range or contradict themselves.
+pub(crate) fn describe(weights: &Weights) -> Result<ModelInfo> {
+    let mut info = from_metadata(weights.path(), weights.metadata());
+    info.file_bytes = weights.file_bytes();
+    info.parameters = weights
+        .tensors()
+        .map(|tensor| tensor.shape.iter().map(|&n| n as u64).product::<u64>())
+        .sum();
+    info.tensors = weights
+        .tensors()
+        .map(|tensor| TensorSummary {
+            name: tensor.name.clone(),
+            storage: tensor.ty.to_string(),
+            shape: tensor.shape.iter().map(|&length| length as u64).collect(),
+            bytes: tensor.bytes as u64,
+        })
+        .collect();
+    match backplane_models::summarize(weights).and_then(|summary| {
+        // Lowering finds what the summary does not look at: missing, misshapen and unknown tensors.
+        let lowered = backplane_models::lower(weights);
+        match lowered {
+            Ok(_) => Ok((summary, None)),
+            Err(error @ ModelError::UnusedTensor { .. }) => Ok((summary, Some(error))),
+            Err(error) => Err(error),
+        }
+    }) {
+        Ok((summary, unsupported)) => {
+            fill(&mut info, &summary);
+            info.unsupported = unsupported.map(|error| error.to_string());
+        }
+        Err(error @ ModelError::UnknownArchitecture { .. }) => {
+            info.unsupported = Some(error.to_string())
+        }
+        Err(error) => return Err(unusable(error)),
+    }
+    Ok(info)
+}
+
+fn fill(info: &mut ModelInfo, summary: &ModelSummary) {
+    info.quantization.clone_from(&summary.quantization);
+    info.context_length = summary.context_length as u64;
+    info.vocabulary = summary.vocab as u64;
+    let ModelSummary {
+        layers,
+        width,
+        heads,
+        kv_heads,
+        head_dim,
+        feed_forward,
+        rope,
+        norm,
+        window,
+        ..
+    } = summary;
+    let facts: [(&str, String); 9] = [
+        ("layers", layers.to_string()),
+        ("width", width.to_string()),
+        ("heads", heads.to_string()),
+        ("kv_heads", kv_heads.to_string()),
+        ("head_dim", head_dim.to_string()),
+        ("feed_forward", feed_forward.to_string()),
+        ("rope", rope.clone()),
+        ("norm", norm.clone()),
+        ("window", window.clone()),
+    ];
+    info.details.extend(
+        facts
+            .into_iter()
+            .map(|(key, value)| (key.to_owned(), value)),
+    );
+}
+
+/// What the metadata alone tell, of any architecture. Keys of the wrong type count as missing here: they are refused
+/// where they matter.
+fn from_metadata(path: &Path, metadata: &Metadata) -> ModelInfo {
+    let text = |key: &str| metadata.str(key).ok().flatten().map(str::to_owned);
+    let file_name = || {
+        path.file_stem().map_or_else(
+            || path.display().to_string(),
+            |name| name.to_string_lossy().into(),
+        )
+    };
+    let architecture = text("general.architecture").unwrap_or_default();
+    let number = |key: &str| metadata.u64(key).ok().flatten().unwrap_or(0);
+    let mut warnings = Vec::new();
+    if text("tokenizer.ggml.model").as_deref() == Some("gpt2")
+        && metadata.get("tokenizer.ggml.pre").is_none()
+    {
+        warnings.push("tokenizer.ggml.pre is missing: the pre-tokenizer is guessed".to_owned());
+    }
+    ModelInfo {
+        name: text("general.name")
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(file_name),
+        path: path.to_owned(),
+        format: "gguf".into(),
+        quantization: String::new(),
+        parameters: 0,
+        file_bytes: 0,
+        context_length: number(&format!("{architecture}.context_length")),
+        loaded_context: 0,
+        vocabulary: match metadata.get("tokenizer.ggml.tokens") {
+            Some(Value::Array(tokens)) => tokens.len() as u64,
+            _ => 0,
+        },
+        chat_template: text("tokenizer.chat_template"),
+        unsupported: None,
+        details: vec![("gguf_version".into(), metadata.version().to_string())],
+        metadata: metadata
+            .keys()
+            .filter_map(|key| Some((key.to_owned(), metadata.get(key)?.to_string())))
+            .collect(),
+        tensors: Vec::new(),
+        warnings,
+        architecture,
+    }
+}

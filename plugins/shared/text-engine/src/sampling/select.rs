@@ -1,0 +1,169 @@
+//! Finding the likeliest tokens without sorting the vocabulary.
+
+use std::cmp::Ordering;
+
+/// A token that may be chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Candidate {
+    pub(super) logit: f32,
+    pub(super) token: u32,
+}
+
+/// A logit was NaN or plus infinity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NotFinite;
+
+/// Likeliest first; of equals the lowest id.
+pub(super) fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
+    b.logit.total_cmp(&a.logit).then(a.token.cmp(&b.token))
+}
+
+/// Elements looked at together, so that the compiler can use vectors.
+const LANES: usize = 16;
+
+fn chunk_max(chunk: &[f32]) -> f32 {
+    chunk.iter().fold(
+        f32::NEG_INFINITY,
+        |max, &logit| if logit > max { logit } else { max },
+    )
+}
+
+/// The likeliest token and its logit; of equals the lowest id.
+pub(super) fn argmax(logits: &[f32]) -> Result<(u32, f32), NotFinite> {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    let mut broken = [false; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let rest = chunks.remainder();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] = if chunk[lane] > lanes[lane] {
+                chunk[lane]
+            } else {
+                lanes[lane]
+            };
+            broken[lane] |= chunk[lane].is_nan();
+        }
+    }
+    for (lane, &logit) in rest.iter().enumerate() {
+        lanes[lane] = if logit > lanes[lane] {
+            logit
+        } else {
+            lanes[lane]
+        };
+        broken[lane] |= logit.is_nan();
+    }
+    let max = chunk_max(&lanes);
+    if broken.contains(&true) || max == f32::INFINITY {
+        return Err(NotFinite);
+    }
+    let token = logits.iter().position(|&logit| logit == max).unwrap_or(0);
+    Ok((token as u32, max))
+}
+
+/// The `k` likeliest in order; fewer where logits are minus infinity.
+pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
+    out.clear();
+    if k == 0 {
+        return;
+    }
+    let room = k.saturating_add(k.max(256)).min(logits.len().max(1));
+    // Once k candidates are known, only a higher logit can enter: later ids lose against equals.
+    let mut threshold = f32::NEG_INFINITY;
+    for (index, chunk) in logits.chunks(LANES).enumerate() {
+        if chunk_max(chunk) <= threshold {
+            continue;
+        }
+        for (lane, &logit) in chunk.iter().enumerate() {
+            if logit > threshold {
+                out.push(Candidate {
+                    logit,
+                    token: (index * LANES + lane) as u32,
+                });
+                if out.len() >= room && out.len() > k {
+                    out.select_nth_unstable_by(k - 1, by_likelihood);
+                    out.truncate(k);
+                    threshold = out[k - 1].logit;
+                }
+            }
+        }
+    }
+    out.sort_unstable_by(by_likelihood);
+    out.truncate(k);
+}
+
+/// All with `logit >= floor` that are not minus infinity, by id.
+pub(super) fn above(logits: &[f32], floor: f32, out: &mut Vec<Candidate>) {
+    out.clear();
+    for (index, chunk) in logits.chunks(LANES).enumerate() {
+        if chunk_max(chunk) < floor {
+            continue;
+        }
+        for (lane, &logit) in chunk.iter().enumerate() {
+            if logit >= floor && logit > f32::NEG_INFINITY {
+                out.push(Candidate {
+                    logit,
+                    token: (index * LANES + lane) as u32,
+                });
+            }
+        }
+    }
+}
+
+/// Of candidates in order, keeps the shortest beginning whose weights reach `share`, at least one.
+pub(super) fn keep_share(candidates: &mut Vec<Candidate>, top: f32, share: f64) {
+    if let Some(kept) = reaching(candidates, top, share) {
+        candidates.truncate(kept);
+    }
+}
+
+fn reaching(candidates: &[Candidate], top: f32, share: f64) -> Option<usize> {
+    let mut reached = 0.0;
+    candidates
+        .iter()
+        .position(|candidate| {
+            reached += super::weight(candidate.logit, top);
+            reached >= share
+        })
+        .map(|last| last + 1)
+}
+
+/// As [`keep_share`] for candidates in any order: sorts only as far as needed.
+pub(super) fn keep_likeliest_share(candidates: &mut Vec<Candidate>, top: f32, share: f64) {
+    let mut sorted = 256;
+    while sorted < candidates.len() {
+        candidates.select_nth_unstable_by(sorted - 1, by_likelihood);
+        candidates[..sorted].sort_unstable_by(by_likelihood);
+        if let Some(kept) = reaching(&candidates[..sorted], top, share) {
+            candidates.truncate(kept);
+            return;
+        }
+        sorted *= 8;
+    }
+    candidates.sort_unstable_by(by_likelihood);
+    keep_share(candidates, top, share);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn top_k_equals_the_sort(
+            logits in proptest::collection::vec((-40i32..40).prop_map(|n| n as f32 / 4.0), 0..900),
+            k in 0usize..300,
+        ) {
+            let mut sorted: Vec<Candidate> =
+                logits.iter().enumerate().map(|(token, &logit)| Candidate { logit, token: token as u32 }).collect();
+            sorted.sort_by(by_likelihood);
+            sorted.truncate(k);
+            let mut got = Vec::new();
+            top_k(&logits, k, &mut got);
+            prop_assert_eq!(&got, &sorted);
+            if let Some(first) = sorted.first() {
+                prop_assert_eq!(argmax(&logits), Ok((first.token, first.logit)));
+            }
+        }
+    }
+}

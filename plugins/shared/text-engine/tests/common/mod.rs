@@ -1,0 +1,359 @@
+//! What the engine's tests share: fixtures, sinks, and a device that can be watched and disturbed.
+#![allow(dead_code, missing_docs, unreachable_pub, clippy::unwrap_used)]
+
+use backplane_plugin_api::sdk::{Backend, BatchSink, Sink, TextModel};
+use backplane_plugin_api::types::{
+    Completion, Control, Error, Event, GenerateOptions, GenerateRequest, LoadOptions, Prompt,
+    Sampling, TokenLogprob,
+};
+use backplane_program::{
+    Device, DeviceError, Executable, Interpreter, Limits, Program, Step, StepOutput,
+};
+use backplane_text_engine::{EngineOptions, TextBackend};
+use backplane_weights::Weights;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+pub fn fixtures() -> PathBuf {
+    std::env::var_os("BACKPLANE_FIXTURES")
+        .map_or_else(|| root().join("../shared/fixtures"), PathBuf::from)
+}
+
+pub fn test_model(name: &str) -> PathBuf {
+    std::env::var_os("BACKPLANE_TEST_MODELS")
+        .map_or_else(|| root().join("cache/models"), PathBuf::from)
+        .join(name)
+}
+
+pub fn json(path: &Path) -> serde_json::Value {
+    let text =
+        std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    serde_json::from_str(&text).unwrap()
+}
+
+pub fn ids(value: &serde_json::Value) -> Vec<u32> {
+    value
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_u64().unwrap() as u32)
+        .collect()
+}
+
+pub fn tiny(name: &str) -> PathBuf {
+    fixtures().join("tiny").join(name).join("model-f32.gguf")
+}
+
+/// What a watched device does and saw.
+#[derive(Debug, Default)]
+pub struct Watch {
+    pub steps: AtomicUsize,
+    /// Most sequences seen in one step.
+    pub widest: AtomicUsize,
+    /// Most tokens seen in one step.
+    pub longest: AtomicUsize,
+    /// Steps that had both a chunk and a single token.
+    pub mixed: AtomicUsize,
+    /// Milliseconds every step sleeps.
+    pub sleep_ms: AtomicUsize,
+    /// The step that panics, from 1 on; 0 never.
+    pub panic_at: AtomicUsize,
+    /// The step that fails, from 1 on; 0 never.
+    pub fail_at: AtomicUsize,
+    /// The step whose logits are NaN.
+    pub nan_at: AtomicUsize,
+    /// Executables dropped.
+    pub dropped: AtomicUsize,
+}
+
+/// The interpreter (or another device) under watch.
+pub struct Watched {
+    pub device: Arc<dyn Device>,
+    pub watch: Arc<Watch>,
+}
+
+struct WatchedExecutable {
+    inner: Box<dyn Executable>,
+    watch: Arc<Watch>,
+}
+
+impl Device for Watched {
+    fn name(&self) -> String {
+        self.device.name()
+    }
+
+    fn compile(
+        &self,
+        program: &Program,
+        weights: &Weights,
+        limits: Limits,
+    ) -> Result<Box<dyn Executable>, DeviceError> {
+        let inner = self.device.compile(program, weights, limits)?;
+        Ok(Box::new(WatchedExecutable {
+            inner,
+            watch: Arc::clone(&self.watch),
+        }))
+    }
+}
+
+impl Executable for WatchedExecutable {
+    fn step(&mut self, step: &Step<'_>, out: &mut StepOutput) -> Result<(), DeviceError> {
+        let watch = &self.watch;
+        let number = watch.steps.fetch_add(1, Ordering::SeqCst) + 1;
+        watch
+            .widest
+            .fetch_max(step.sequences.len(), Ordering::SeqCst);
+        watch.longest.fetch_max(step.tokens.len(), Ordering::SeqCst);
+        let single = step.sequences.iter().any(|sequence| sequence.count == 1);
+        let chunk = step.sequences.iter().any(|sequence| sequence.count > 1);
+        watch
+            .mixed
+            .fetch_add(usize::from(single && chunk), Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(
+            watch.sleep_ms.load(Ordering::SeqCst) as u64
+        ));
+        assert_ne!(
+            number,
+            watch.panic_at.load(Ordering::SeqCst),
+            "the device was told to panic"
+        );
+        if number == watch.fail_at.load(Ordering::SeqCst) {
+            return Err(DeviceError::Failed {
+                device: "watched".into(),
+                message: "told to fail".into(),
+            });
+        }
+        self.inner.step(step, out)?;
+        if number == watch.nan_at.load(Ordering::SeqCst) {
+            out.logits.fill(f32::NAN);
+        }
+        Ok(())
+    }
+
+    fn copy_page(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
+        self.inner.copy_page(from, to)
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.inner.page_bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.inner.describe()
+    }
+}
+
+impl Drop for WatchedExecutable {
+    fn drop(&mut self) {
+        self.watch.dropped.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// A backend over a device under watch; short pages and chunks, so that small models meet every boundary.
+pub fn backend_over(device: Arc<dyn Device>) -> (TextBackend, Arc<Watch>) {
+    let watch = Arc::new(Watch::default());
+    let kept = Arc::clone(&watch);
+    let backend = TextBackend::new("test", "0.0.1", move |_: &LoadOptions| {
+        Ok(Arc::new(Watched {
+            device: Arc::clone(&device),
+            watch: Arc::clone(&kept),
+        }) as Arc<dyn Device>)
+    })
+    .with_options(EngineOptions {
+        max_step_tokens: 16,
+        page_size: 8,
+    });
+    (backend, watch)
+}
+
+pub fn backend() -> (TextBackend, Arc<Watch>) {
+    backend_over(Arc::new(Interpreter))
+}
+
+pub fn load_tiny(name: &str, options: &LoadOptions) -> (Arc<dyn TextModel>, Arc<Watch>) {
+    let (backend, watch) = backend();
+    (backend.load(&tiny(name), options).unwrap(), watch)
+}
+
+pub fn context(tokens: u32, parallel: u32) -> LoadOptions {
+    LoadOptions {
+        context: Some(tokens),
+        parallel: Some(parallel),
+        threads: Some(1),
+        ..LoadOptions::default()
+    }
+}
+
+pub fn greedy(max_tokens: u32) -> GenerateOptions {
+    GenerateOptions {
+        sampling: Sampling {
+            temperature: Some(0.0),
+            ..Sampling::default()
+        },
+        max_tokens: Some(max_tokens),
+        ignore_end: true,
+        ..GenerateOptions::default()
+    }
+}
+
+pub fn seeded(seed: u64, max_tokens: u32) -> GenerateOptions {
+    let sampling = Sampling {
+        temperature: Some(1.2),
+        seed: Some(seed),
+        ..Sampling::default()
+    };
+    GenerateOptions {
+        sampling,
+        ..greedy(max_tokens)
+    }
+}
+
+pub fn tokens_request(tokens: &[u32], options: GenerateOptions) -> GenerateRequest {
+    GenerateRequest {
+        prompt: Prompt::Tokens(tokens.to_vec()),
+        options,
+    }
+}
+
+/// Everything that a sink was told.
+#[derive(Debug, Default, Clone, PartialEq)]
+pub struct Told {
+    pub text: String,
+    pub tokens: Vec<u32>,
+    pub logprobs: Vec<Vec<TokenLogprob>>,
+    pub prefill: Vec<(u64, u64)>,
+}
+
+impl Told {
+    pub fn take(&mut self, event: &Event<'_>) {
+        match event {
+            Event::Prefill { done, total } => self.prefill.push((*done, *total)),
+            Event::Token {
+                token,
+                text,
+                logprobs,
+            } => {
+                self.tokens.extend(*token);
+                self.text.push_str(text);
+                self.logprobs.push(logprobs.to_vec());
+            }
+            Event::Text { text } => self.text.push_str(text),
+        }
+    }
+}
+
+/// Collects; stops after so many tokens or prefill events.
+#[derive(Debug, Default)]
+pub struct Collect {
+    pub told: Told,
+    pub stop_after_tokens: Option<usize>,
+    pub stop_after_prefill: Option<usize>,
+}
+
+impl Sink for Collect {
+    fn on_event(&mut self, event: Event<'_>) -> Control {
+        self.told.take(&event);
+        let enough = |limit: Option<usize>, have: usize| limit.is_some_and(|limit| have >= limit);
+        if enough(self.stop_after_tokens, self.told.tokens.len())
+            || enough(self.stop_after_prefill, self.told.prefill.len())
+        {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct CollectBatch(pub Mutex<Vec<Told>>);
+
+impl BatchSink for CollectBatch {
+    fn on_event(&mut self, index: usize, event: Event<'_>) -> Control {
+        let told = self.0.get_mut().unwrap();
+        if told.len() <= index {
+            told.resize(index + 1, Told::default());
+        }
+        told[index].take(&event);
+        Control::Continue
+    }
+}
+
+pub fn generate(
+    model: &dyn TextModel,
+    request: &GenerateRequest,
+) -> Result<(Told, Completion), Error> {
+    let mut sink = Collect::default();
+    let completion = model.generate(request, &mut sink)?;
+    assert_eq!(sink.told.tokens.len() as u64, completion.completion_tokens);
+    Ok((sink.told, completion))
+}
+
+/// Numbers that look random: a prompt of a length.
+pub fn prompt(seed: u32, length: usize) -> Vec<u32> {
+    (0..length as u32)
+        .map(|position| (seed.wrapping_mul(7919) + position * position * 31 + position * 7) % 512)
+        .collect()
+}
+
+fn mixed_requests() -> Vec<GenerateRequest> {
+    (0..10)
+        .map(|index| {
+            let mut tokens = prompt(index % 3, 20);
+            tokens.extend(prompt(100 + index, 3 + 5 * index as usize));
+            let options = if index % 2 == 0 {
+                greedy(24)
+            } else {
+                seeded(u64::from(index), 24)
+            };
+            tokens_request(&tokens, options)
+        })
+        .collect()
+}
+
+/// Alone, side by side in one call, from threads, and again with everything in the cache: always the same.
+pub fn check_same_texts(backend: &dyn Backend, path: &Path) {
+    let options = context(200, 4);
+    let alone: Vec<Told> = mixed_requests()
+        .iter()
+        .map(|request| {
+            let fresh = backend
+                .load(
+                    path,
+                    &LoadOptions {
+                        parallel: Some(1),
+                        ..options.clone()
+                    },
+                )
+                .unwrap();
+            let told = generate(&*fresh, request).unwrap().0;
+            fresh.close().unwrap();
+            told
+        })
+        .collect();
+    let model = backend.load(path, &options).unwrap();
+    for _ in 0..2 {
+        let mut sink = CollectBatch::default();
+        let results = model.batch_generate(&mixed_requests(), &mut sink).unwrap();
+        let told = sink.0.into_inner().unwrap();
+        for (index, result) in results.into_iter().enumerate() {
+            assert_eq!(result.unwrap().completion_tokens, 24);
+            assert_eq!(told[index].tokens, alone[index].tokens, "request {index}");
+            assert_eq!(told[index].text, alone[index].text, "request {index}");
+        }
+    }
+    std::thread::scope(|scope| {
+        for (request, alone) in mixed_requests().into_iter().zip(&alone) {
+            let model = &model;
+            scope.spawn(move || {
+                assert_eq!(generate(&**model, &request).unwrap().0.tokens, alone.tokens)
+            });
+        }
+    });
+    assert!(model.metrics()["prefix_cached_tokens_total"] > 100.0);
+}
