@@ -1,0 +1,90 @@
+//! Opens a plugin module: one file in, one [`LoadedPlugin`] or one [`Verdict`] out.
+//!
+//! The steps, in order; the first that fails gives the verdict, in one line:
+//!
+//! 1. the file is there;
+//! 2. it, and its folder, can't be written by everyone; its SHA-256 is the pinned one ([`trust`]);
+//! 3. its headers are those of a whole module for this machine ([`preflight`]), since the system's own loader ends the
+//!    process on some that are not;
+//! 4. the system loads it with all symbols bound; it has a root module of the same major version of the contract, with
+//!    the same layout, that unwinds its panics, and makes a backend ([`module`]).
+//!
+//! A file that was refused in steps 1 to 3 was not opened as a module: none of its code ran. Modules are never unloaded.
+
+mod elf;
+mod macho;
+mod module;
+mod preflight;
+mod services;
+mod trust;
+
+pub use services::TracingServices;
+
+use backplane_plugin_api::import::HostServices;
+use backplane_plugin_api::{Backend, Context, Verdict, VerdictState};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// What to open, and how.
+#[derive(Clone, Debug)]
+pub struct LoadRequest<'a> {
+    /// The module file.
+    pub path: &'a Path,
+    /// What its backend is made with.
+    pub context: Context,
+    /// The SHA-256 that the file must have, in hexadecimal.
+    pub sha256: Option<&'a str>,
+}
+
+/// An open plugin.
+#[derive(Clone)]
+pub struct LoadedPlugin {
+    /// Its name, as the module states it.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Version of the contract that it was built against.
+    pub contract_version: String,
+    /// The compiler that built it.
+    pub rustc: String,
+    /// Where it was opened from, links resolved.
+    pub path: PathBuf,
+    /// Its backend.
+    pub backend: Arc<dyn Backend>,
+}
+
+impl fmt::Debug for LoadedPlugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LoadedPlugin")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .field("contract_version", &self.contract_version)
+            .field("rustc", &self.rustc)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Opens a module.
+///
+/// # Errors
+/// The verdict says in one line what was found, and what would mend it.
+pub fn open(
+    request: &LoadRequest<'_>,
+    services: Arc<dyn HostServices>,
+) -> Result<LoadedPlugin, Verdict> {
+    let real = trust::check(request.path, request.sha256)?;
+    preflight::check(&real)?;
+    module::open(&real, &request.context, services)
+}
+
+/// A verdict about a file.
+fn refuse(state: VerdictState, path: &Path, what: impl fmt::Display, action: &str) -> Verdict {
+    let line = format!("{}: {what}", path.display());
+    Verdict::unavailable(
+        state,
+        line.split_whitespace().collect::<Vec<_>>().join(" "),
+        action,
+    )
+}

@@ -1,0 +1,287 @@
+//! Opens a file whose headers are right: the system's loader, the contract's version and layout, the backend.
+
+use super::{LoadedPlugin, refuse};
+use backplane_plugin_api::abi::abi_stable::StableAbi;
+use backplane_plugin_api::abi::abi_stable::library::{AbiHeader, LibHeader};
+use backplane_plugin_api::abi::abi_stable::library::{
+    LibraryError, RootModuleError, lib_header_from_path,
+};
+use backplane_plugin_api::abi::abi_stable::std_types::RResult;
+use backplane_plugin_api::abi::{CONTRACT_VERSION, PluginModuleRef, ROOT_SYMBOL, layout};
+use backplane_plugin_api::import::{self, HostServices};
+use backplane_plugin_api::{Context, Error, ErrorCode, Verdict, VerdictState};
+use semver::Version;
+use std::path::Path;
+use std::sync::Arc;
+
+const NOT_A_PLUGIN: &str = "name a module that was built with the Backplane SDK";
+const REBUILD: &str = "rebuild the plugin against this contract, or update Backplane";
+
+/// Opens the module at `path`, an absolute path.
+pub(super) fn open(
+    path: &Path,
+    context: &Context,
+    services: Arc<dyn HostServices>,
+) -> Result<LoadedPlugin, Verdict> {
+    bind(path)?;
+    // It is open already: this finds the same module again.
+    let header = lib_header_from_path(path).map_err(|error| library_verdict(path, &error))?;
+    let theirs = compatible_version(path, header)?;
+    compatible_layout(path, header, &theirs)?;
+    // SAFETY: the layout of the module's root was just found to be that of `PluginModuleRef`, grown at its end at most.
+    let module = unsafe { header.init_root_module_with_unchecked_layout::<PluginModuleRef>() }
+        .map_err(|error| library_verdict(path, &error))?;
+    if !module.panic_unwind() {
+        return Err(refuse(
+            VerdictState::Incompatible,
+            path,
+            "built with panic = \"abort\": its first panic would end this program",
+            "rebuild the plugin with panic = \"unwind\"",
+        ));
+    }
+    let made = module.new_backend()(import::context(context), import::host_services(services));
+    let backend = match made {
+        RResult::ROk(object) => import::backend(object),
+        RResult::RErr(error) => return Err(backend_verdict(path, &error.into())),
+    };
+    Ok(LoadedPlugin {
+        name: module.name().into(),
+        version: module.version().into(),
+        contract_version: theirs.to_string(),
+        rustc: module.rustc().into(),
+        path: path.to_owned(),
+        backend,
+    })
+}
+
+/// Opens the file with every symbol bound now: one that is missing would end the process at its first call.
+#[cfg(unix)]
+fn bind(path: &Path) -> Result<(), Verdict> {
+    use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
+    // SAFETY: the module's initialisers run; that is the trust which the manifest's owner gave by naming the file, whose
+    // permissions, hash and headers were checked.
+    let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
+    let library = library.map_err(|error| dlopen_verdict(path, &error_text(&error)))?;
+    // SAFETY: the symbol is looked up and not used.
+    let root = unsafe { library.get::<*const ()>(ROOT_SYMBOL.as_bytes()) }.map(|_| ());
+    // Modules are never unloaded: their threads and thread-local values may outlive any use of theirs.
+    std::mem::forget(library);
+    root.map_err(|_| {
+        refuse(
+            VerdictState::Incompatible,
+            path,
+            "not a Backplane plugin: it exports no root module",
+            NOT_A_PLUGIN,
+        )
+    })
+}
+
+#[cfg(not(unix))]
+fn bind(_path: &Path) -> Result<(), Verdict> {
+    // Other systems bind every symbol when a library is opened.
+    Ok(())
+}
+
+/// An error with its sources: the system's words are in the last.
+fn error_text(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(source) = next {
+        text += &format!(": {source}");
+        next = source.source();
+    }
+    text
+}
+
+/// What the system's loader says (glibc, musl, macOS), as a verdict.
+fn dlopen_verdict(path: &Path, text: &str) -> Verdict {
+    if let Some(name) = missing_library(text) {
+        return refuse(
+            VerdictState::MissingLibrary,
+            path,
+            format!("needs the library {name}, which can't be found"),
+            &format!("install {name} or add its folder to the library search path"),
+        );
+    }
+    if let Some(symbol) = missing_symbol(text) {
+        return refuse(
+            VerdictState::Incompatible,
+            path,
+            format!("needs the symbol {symbol}, which no library has"),
+            "install the version of the library that the module was built with",
+        );
+    }
+    refuse(
+        VerdictState::Incompatible,
+        path,
+        format!("the system can't load it: {text}"),
+        "install the module again",
+    )
+}
+
+/// The library that is missing, from the loader's words.
+fn missing_library(text: &str) -> Option<&str> {
+    // glibc: `libx.so.6: cannot open shared object file: No such file or directory`.
+    if let Some((before, _)) = text.split_once(": cannot open shared object file") {
+        return before.rsplit([' ', ':']).next();
+    }
+    // musl: `Error loading shared library libx.so: No such file or directory (needed by …)`.
+    if let Some((_, after)) = text.split_once("Error loading shared library ") {
+        return after.split(':').next();
+    }
+    // macOS: `Library not loaded: @rpath/libx.dylib`.
+    text.split_once("Library not loaded: ")
+        .and_then(|(_, after)| after.split_whitespace().next())
+}
+
+/// The symbol that is missing, from the loader's words.
+fn missing_symbol(text: &str) -> Option<&str> {
+    // glibc; musl: `Error relocating x.so: f: symbol not found`; macOS: `Symbol not found: _f`.
+    text.split_once("undefined symbol: ")
+        .or_else(|| text.split_once("Symbol not found: "))
+        .and_then(|(_, after)| after.split([' ', ',', '\n']).next())
+        .or_else(|| {
+            text.split_once(": symbol not found")
+                .and_then(|(before, _)| before.rsplit(' ').next())
+        })
+}
+
+fn compatible_version(path: &Path, header: &LibHeader) -> Result<Version, Verdict> {
+    let stated = header.version_strings().version;
+    let theirs = Version::parse(stated.as_str()).map_err(|error| {
+        refuse(
+            VerdictState::Incompatible,
+            path,
+            format!("contract version `{stated}`: {error}"),
+            REBUILD,
+        )
+    })?;
+    let ours = our_version();
+    if theirs.major != ours.major {
+        return Err(refuse(
+            VerdictState::Incompatible,
+            path,
+            format!("built against contract {theirs}; this host has contract {ours}"),
+            if theirs.major > ours.major {
+                "update Backplane"
+            } else {
+                "update the plugin"
+            },
+        ));
+    }
+    Ok(theirs)
+}
+
+fn our_version() -> Version {
+    Version::parse(CONTRACT_VERSION).unwrap_or(Version::new(0, 0, 0))
+}
+
+/// Compares layouts with the older side as the interface.
+fn compatible_layout(path: &Path, header: &LibHeader, theirs: &Version) -> Result<(), Verdict> {
+    let Some(module) = header.layout() else {
+        return Err(refuse(
+            VerdictState::Incompatible,
+            path,
+            "its contract states no layout",
+            REBUILD,
+        ));
+    };
+    let ours = <PluginModuleRef as StableAbi>::LAYOUT;
+    let (older, newer) = if *theirs < our_version() {
+        (module, ours)
+    } else {
+        (ours, module)
+    };
+    layout::check(older, newer).map_err(|mismatch| {
+        tracing::debug!(path = %path.display(), dump = %mismatch.dump, "layouts differ");
+        refuse(
+            VerdictState::Incompatible,
+            path,
+            format!(
+                "contract {theirs} has another layout than this host's {CONTRACT_VERSION}: {}",
+                mismatch.line
+            ),
+            REBUILD,
+        )
+    })
+}
+
+fn library_verdict(path: &Path, error: &LibraryError) -> Verdict {
+    match error {
+        LibraryError::OpenError { err, .. } => dlopen_verdict(path, &error_text(&**err)),
+        LibraryError::GetSymbolError { .. } => refuse(
+            VerdictState::Incompatible,
+            path,
+            "not a Backplane plugin: it exports no root module",
+            NOT_A_PLUGIN,
+        ),
+        LibraryError::InvalidAbiHeader(header) => refuse(
+            VerdictState::Incompatible,
+            path,
+            format!(
+                "built with abi_stable {}.{}, this host with {}.{}",
+                header.abi_major,
+                header.abi_minor,
+                AbiHeader::VALUE.abi_major,
+                AbiHeader::VALUE.abi_minor,
+            ),
+            REBUILD,
+        ),
+        LibraryError::RootModule {
+            err: RootModuleError::Unwound,
+            ..
+        } => refuse(
+            VerdictState::Crashed,
+            path,
+            "panicked while it was initialised",
+            "report this to the plugin's author",
+        ),
+        other => refuse(VerdictState::Incompatible, path, other, REBUILD),
+    }
+}
+
+/// Why there is no backend, as a verdict.
+fn backend_verdict(path: &Path, error: &Error) -> Verdict {
+    let state = match error.code {
+        ErrorCode::InvalidRequest | ErrorCode::UnsupportedField => VerdictState::Misconfigured,
+        ErrorCode::Device | ErrorCode::OutOfMemory => VerdictState::NoDevice,
+        ErrorCode::Unsupported => VerdictState::ArchitectureUnsupported,
+        _ => VerdictState::Crashed,
+    };
+    refuse(state, path, &error.message, &error.action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_system_loaders_words_are_understood() {
+        let state = |text| dlopen_verdict(Path::new("/p/x.so"), text);
+        for text in [
+            "libamd.so.6: cannot open shared object file: No such file or directory",
+            "dlopen failed: libamd.so.6: cannot open shared object file: No such file or directory",
+            "Error loading shared library libamd.so.6: No such file or directory (needed by /p/x.so)",
+            "dlopen(/p/x.so, 0x0006): Library not loaded: libamd.so.6\n  Referenced from: /p/x.so",
+        ] {
+            assert_eq!(state(text).state, VerdictState::MissingLibrary, "{text}");
+            assert!(
+                state(text).message.contains("library libamd.so.6,"),
+                "{}",
+                state(text)
+            );
+        }
+        for text in [
+            "/p/x.so: undefined symbol: gone",
+            "Error relocating /p/x.so: gone: symbol not found",
+            "dlopen(/p/x.so, 0x0006): Symbol not found: gone\n  Referenced from: /p/x.so",
+        ] {
+            assert_eq!(state(text).state, VerdictState::Incompatible, "{text}");
+            assert!(
+                state(text).message.contains("symbol gone,"),
+                "{}",
+                state(text)
+            );
+        }
+    }
+}
