@@ -79,34 +79,37 @@ impl<'w> Hyperparameters<'w> {
                 return Err(self.wrong("attention.head_count_kv", kv_heads, expected));
             }
         }
-        let usual = || {
-            let heads = self.heads[0];
-            if !self.width.is_multiple_of(heads) {
-                let expected = format!(
-                    "a divisor of embedding_length, {}, or attention.key_length",
-                    self.width
-                );
-                return Err(self.wrong("attention.head_count", heads, expected));
-            }
-            Ok(self.width / heads)
+        let key_dim = self.head_dim("attention.key_length")?;
+        let value_dim = self.head_dim("attention.value_length")?;
+        let (rotary_dim, key) = match self.optional_positive("rope.dimension_count")? {
+            Some(dim) => (dim, "rope.dimension_count"),
+            None => (key_dim, "attention.key_length"),
         };
-        let dim = |name: &str| match self.optional_positive(name)? {
-            Some(dim) if dim > MAX_HEAD_DIM => {
-                Err(self.wrong(name, dim, format!("at most {MAX_HEAD_DIM}")))
-            }
-            Some(dim) => Ok(dim),
-            None => usual(),
-        };
-        let (key_dim, value_dim) = (dim("attention.key_length")?, dim("attention.value_length")?);
-        let rotary_dim = self
-            .optional_positive("rope.dimension_count")?
-            .unwrap_or(key_dim);
-        if rotary_dim > key_dim || !rotary_dim.is_multiple_of(2) || key_dim > MAX_HEAD_DIM {
-            let expected = format!("an even number, at most the head size {key_dim}");
-            return Err(self.wrong("rope.dimension_count", rotary_dim, expected));
+        if rotary_dim > key_dim || !rotary_dim.is_multiple_of(2) {
+            let expected = format!("an even number of rotated elements, at most {key_dim}");
+            return Err(self.wrong(key, rotary_dim, expected));
         }
         (self.key_dim, self.value_dim, self.rotary_dim) = (key_dim, value_dim, rotary_dim);
         Ok(())
+    }
+
+    /// Elements of a head: what the key says, else the width over the heads of the first layer.
+    fn head_dim(&self, name: &str) -> Result<usize, ModelError> {
+        let dim = match self.optional_positive(name)? {
+            Some(dim) => dim,
+            None if self.width.is_multiple_of(self.heads[0]) => self.width / self.heads[0],
+            None => {
+                let expected = format!(
+                    "a divisor of embedding_length, {}, or a key {name}",
+                    self.width
+                );
+                return Err(self.wrong("attention.head_count", self.heads[0], expected));
+            }
+        };
+        if dim > MAX_HEAD_DIM {
+            return Err(self.wrong(name, dim, format!("at most {MAX_HEAD_DIM}")));
+        }
+        Ok(dim)
     }
 
     fn refuse_experts(&self) -> Result<(), ModelError> {

@@ -296,9 +296,11 @@ impl Program {
         for (name, id) in &self.marks {
             value(self, *id).map_err(|message| format!("mark {name}: {message}"))?;
         }
-        for (index, rope) in self.ropes.iter().enumerate() {
-            rope_of(self, RopeId(index))?;
-            finite("magnitude", rope.magnitude)?;
+        for rope in &self.ropes {
+            finite("rope magnitude", rope.magnitude)?;
+            for frequency in &rope.inverse_frequencies {
+                finite("rope frequency", *frequency)?;
+            }
         }
         Ok(())
     }
