@@ -1,0 +1,143 @@
+//! Speed of a model on this CPU beside what the memory gives: `decode_bench MODEL [THREADS] [TOKENS]`.
+//!
+//! Prints prefill and decode in tokens per second, the bytes of weights read per token, and the share of the read bandwidth
+//! measured in the same run, with the same threads, over a buffer of the same size.
+
+use backplane_cpu_device::CpuDevice;
+use backplane_program::{Device, Limits, Op, SequenceStep, Step, StepOutput};
+use backplane_weights::Weights;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+const PROMPT: usize = 512;
+const PAGE: usize = 32;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut args = std::env::args().skip(1);
+    let path = args
+        .next()
+        .ok_or("usage: decode_bench MODEL [THREADS] [TOKENS]")?;
+    let threads: usize = args.next().map_or(Ok(1), |text| text.parse())?;
+    let tokens: usize = args.next().map_or(Ok(128), |text| text.parse())?;
+
+    let weights = Weights::open(path.as_ref())?;
+    let program = backplane_models::lower(&weights)?;
+    let device = CpuDevice::detect()?;
+    let pages = (PROMPT + tokens).div_ceil(PAGE);
+    let limits = Limits {
+        max_step_tokens: PROMPT,
+        max_wanted: 1,
+        page_size: PAGE,
+        pages,
+        threads,
+    };
+    let mut executable = device.compile(&program, &weights, limits)?;
+
+    let mut bytes = 0;
+    let mut types: BTreeMap<String, usize> = BTreeMap::new();
+    for op in &program.ops {
+        if let Op::Linear { weight, .. } = op {
+            let tensor = weights.require(&program.weights[weight.0].name)?;
+            bytes += tensor.data.len();
+            *types.entry(tensor.info.ty.to_string()).or_default() += tensor.data.len();
+        }
+    }
+
+    let pages: Vec<u32> = (0..pages as u32).collect();
+    let prompt: Vec<u32> = (0..PROMPT)
+        .map(|i| (i * 7919 + 13) as u32 % program.vocab as u32)
+        .collect();
+    let mut out = StepOutput::default();
+    let mut run = |tokens: &[u32], past: usize| -> Result<u32, Box<dyn std::error::Error>> {
+        let sequences = [SequenceStep {
+            count: tokens.len(),
+            past,
+            pages: &pages,
+        }];
+        let wanted = [tokens.len() as u32 - 1];
+        executable.step(
+            &Step {
+                tokens,
+                sequences: &sequences,
+                wanted: &wanted,
+                marks: false,
+            },
+            &mut out,
+        )?;
+        let best = out
+            .logits
+            .iter()
+            .enumerate()
+            .max_by(|a, b| a.1.total_cmp(b.1));
+        Ok(best.map_or(0, |(token, _)| token as u32))
+    };
+    // Once to bring the weights in, once to measure.
+    run(&prompt, 0)?;
+    let start = Instant::now();
+    let mut token = run(&prompt, 0)?;
+    let prefill = PROMPT as f64 / start.elapsed().as_secs_f64();
+
+    // The fastest of several spans, for memory and decode alike: others use the machine too.
+    let buffer = vec![1u64; bytes / 8];
+    let mut bandwidth = 0f64;
+    let mut decode = 0f64;
+    let span = tokens.div_ceil(8).max(1);
+    let mut done = 0;
+    while done < tokens {
+        let count = span.min(tokens - done);
+        let start = Instant::now();
+        for _ in 0..count {
+            token = run(&[token], PROMPT + done)?;
+            done += 1;
+        }
+        decode = decode.max(count as f64 / start.elapsed().as_secs_f64());
+        bandwidth = bandwidth.max(read(&buffer, threads));
+    }
+
+    println!("{}: {} threads, {path}", executable.describe(), threads);
+    println!(
+        "weights read a token: {:.1} MiB {types:?}",
+        bytes as f64 / f64::from(1 << 20)
+    );
+    println!("prefill {PROMPT}: {prefill:.0} tokens/s");
+    println!("decode {tokens}: {decode:.1} tokens/s");
+    let used = decode * bytes as f64;
+    println!(
+        "read bandwidth: {:.1} GB/s, decode reads {:.1} GB/s: {:.0} %",
+        bandwidth / 1e9,
+        used / 1e9,
+        100.0 * used / bandwidth
+    );
+    Ok(())
+}
+
+/// Bytes per second at which `threads` threads sum up a buffer, the best of three.
+fn read(buffer: &[u64], threads: usize) -> f64 {
+    let mut best = 0f64;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let sum: u64 = std::thread::scope(|scope| {
+            let parts = buffer.chunks(buffer.len().div_ceil(threads));
+            let sums: Vec<_> = parts.map(|part| scope.spawn(move || sum(part))).collect();
+            sums.into_iter().map(|sum| sum.join().unwrap_or(0)).sum()
+        });
+        let seconds = start.elapsed().as_secs_f64();
+        std::hint::black_box(sum);
+        best = best.max(size_of_val(buffer) as f64 / seconds);
+    }
+    best
+}
+
+fn sum(part: &[u64]) -> u64 {
+    let mut lanes = [0u64; 32];
+    let mut chunks = part.chunks_exact(32);
+    for chunk in &mut chunks {
+        for (lane, value) in lanes.iter_mut().zip(chunk) {
+            *lane = lane.wrapping_add(*value);
+        }
+    }
+    lanes
+        .iter()
+        .chain(chunks.remainder())
+        .fold(0, |a, b| a.wrapping_add(*b))
+}

@@ -1,0 +1,19 @@
+//! How one function body becomes code for several instruction sets, where there is only the portable one.
+
+use crate::isa::Isa;
+
+/// Whether this machine runs a set of kernels: the portable one only.
+pub(crate) fn supports(isa: Isa) -> bool {
+    isa == Isa::Scalar
+}
+
+/// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<false>(arg, …)`.
+macro_rules! per_isa {
+    ($(#[$doc:meta])* fn $name:ident = $body:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
+        $(#[$doc])*
+        #[allow(clippy::too_many_arguments)]
+        pub(crate) fn $name(_isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            $body::<false>($($arg),*)
+        }
+    };
+}

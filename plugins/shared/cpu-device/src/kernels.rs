@@ -1,0 +1,209 @@
+//! Products of activations with weights in their stored layout: one row of [`TABLE`] per storage type.
+//!
+//! A kernel works on a [`Tile`]: some neighbouring rows of one matrix times some tokens. The tile is the door for faster
+//! schemes: a kernel may repack its rows on the way, as long as every result stays what it is for one row and one token.
+
+use crate::activations::{Group32, Group256};
+use crate::isa::Isa;
+use backplane_weights::TensorType;
+
+#[cfg_attr(target_arch = "x86_64", path = "kernels/x86/mod.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "kernels/portable.rs")]
+mod fast;
+mod scalar;
+#[cfg(test)]
+mod tests;
+
+/// In which form a storage type wants the activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ActivationKind {
+    /// As they are.
+    Float,
+    /// 8-bit in blocks of 32: [`Group32`].
+    Int32,
+    /// 8-bit in blocks of 256: [`Group256`].
+    Int256,
+}
+
+/// Activations of all tokens of a tile, row by row.
+#[derive(Clone, Copy)]
+pub(crate) enum Operand<'a> {
+    /// `[tokens, cols]`.
+    Float(&'a [f32]),
+    /// `[tokens, ceil(cols / 128)]`.
+    Int32(&'a [Group32]),
+    /// `[tokens, cols / 256]`.
+    Int256(&'a [Group256]),
+}
+
+impl Operand<'_> {
+    fn kind(&self) -> ActivationKind {
+        match self {
+            Operand::Float(_) => ActivationKind::Float,
+            Operand::Int32(_) => ActivationKind::Int32,
+            Operand::Int256(_) => ActivationKind::Int256,
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Operand::Float(x) => x.len(),
+            Operand::Int32(x) => x.len(),
+            Operand::Int256(x) => x.len(),
+        }
+    }
+}
+
+impl ActivationKind {
+    /// Elements of the operand (floats or groups) that one token's row of `cols` takes.
+    pub(crate) fn row_len(self, cols: usize) -> usize {
+        match self {
+            ActivationKind::Float => cols,
+            ActivationKind::Int32 => cols.div_ceil(Group32::ELEMS),
+            ActivationKind::Int256 => cols / Group256::ELEMS,
+        }
+    }
+}
+
+/// Where results go: row `r`, token `t` at `start + t * stride + r`.
+#[derive(Clone, Copy)]
+pub(crate) struct Out {
+    pub(crate) start: *mut f32,
+    pub(crate) stride: usize,
+}
+
+/// A piece of work: rows of a matrix times tokens. Made by [`Tile::new`] only, which checks the sizes, so that kernels can
+/// rely on them.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile<'a> {
+    ty: TensorType,
+    /// `[rows, row_bytes]`.
+    weights: &'a [u8],
+    rows: usize,
+    row_bytes: usize,
+    cols: usize,
+    x: Operand<'a>,
+    tokens: usize,
+    out: Out,
+}
+
+impl<'a> Tile<'a> {
+    /// `weights` is a whole number of rows of `cols` values of type `ty`.
+    ///
+    /// # Safety
+    /// `out` is valid for writes at `t * stride + r` for all rows and tokens of the tile, and nobody else uses these places
+    /// as long as the tile is in use.
+    ///
+    /// # Panics
+    /// When the operand is of another kind than `ty` takes, or the sizes don't fit.
+    pub(crate) unsafe fn new(
+        ty: TensorType,
+        weights: &'a [u8],
+        cols: usize,
+        x: Operand<'a>,
+        tokens: usize,
+        out: Out,
+    ) -> Self {
+        let kind = kernel(ty).activations;
+        let row_bytes = ty
+            .row_bytes(cols)
+            .filter(|bytes| *bytes > 0)
+            .expect("a row is a whole number of blocks");
+        assert!(
+            weights.len().is_multiple_of(row_bytes),
+            "{} bytes in rows of {row_bytes}",
+            weights.len()
+        );
+        assert!(
+            kind == x.kind() && x.len() == tokens * kind.row_len(cols),
+            "{ty}: {tokens} tokens of {cols}"
+        );
+        Self {
+            ty,
+            weights,
+            rows: weights.len() / row_bytes,
+            row_bytes,
+            cols,
+            x,
+            tokens,
+            out,
+        }
+    }
+
+    /// Computes `out[t, r] = x[t] · weights[r]`.
+    pub(crate) fn run(&self, isa: Isa) {
+        let kernel = kernel(self.ty);
+        match isa {
+            Isa::Scalar => self.run_scalar(kernel.scalar),
+            Isa::Avx2 => fast::run(kernel.avx2, self),
+            Isa::Avx512 => fast::run(kernel.avx512, self),
+        }
+    }
+
+    fn run_scalar(&self, dot: scalar::Dot) {
+        let kind = self.x.kind();
+        let len = kind.row_len(self.cols);
+        for (r, row) in self.weights.chunks_exact(self.row_bytes).enumerate() {
+            for t in 0..self.tokens {
+                let x = match self.x {
+                    Operand::Float(x) => Operand::Float(&x[t * len..][..len]),
+                    Operand::Int32(x) => Operand::Int32(&x[t * len..][..len]),
+                    Operand::Int256(x) => Operand::Int256(&x[t * len..][..len]),
+                };
+                let result = dot(row, x);
+                // SAFETY: the place belongs to this tile, by the promise made to `new`.
+                unsafe { self.out.start.add(t * self.out.stride + r).write(result) };
+            }
+        }
+    }
+}
+
+/// How the products with one storage type are computed.
+struct Kernel {
+    ty: TensorType,
+    activations: ActivationKind,
+    scalar: scalar::Dot,
+    avx2: fast::Matmul,
+    avx512: fast::Matmul,
+}
+
+macro_rules! table {
+    ($($ty:ident, $activations:ident, $scalar:ident, $avx2:ident, $avx512:ident;)*) => {
+        const TABLE: &[Kernel] = &[$(Kernel {
+            ty: TensorType::$ty,
+            activations: ActivationKind::$activations,
+            scalar: scalar::$scalar,
+            avx2: fast::$avx2,
+            avx512: fast::$avx512,
+        }),*];
+    };
+}
+
+table! {
+    // type, activations, scalar, AVX2, AVX-512
+    F32,  Float,  dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
+    F16,  Float,  dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
+    BF16, Float,  dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
+    Q8_0, Int32,  dot_q8_0, matmul_q8_0_avx2, matmul_q8_0_avx512;
+    Q4_0, Int32,  dot_q4_0, matmul_q4_0_avx2, matmul_q4_0_avx512;
+    Q4_1, Int32,  dot_q4_1, matmul_q4_1_avx2, matmul_q4_1_avx512;
+    Q5_0, Int32,  dot_q5_0, matmul_q5_0_avx2, matmul_q5_0_avx512;
+    Q5_1, Int32,  dot_q5_1, matmul_q5_1_avx2, matmul_q5_1_avx512;
+    Q4_K, Int256, dot_q4_k, matmul_q4_k_avx2, matmul_q4_k_avx512;
+    Q5_K, Int256, dot_q5_k, matmul_q5_k_avx2, matmul_q5_k_avx512;
+    Q6_K, Int256, dot_q6_k, matmul_q6_k_avx2, matmul_q6_k_avx512;
+}
+
+const _: () = assert!(TABLE.len() == TensorType::ALL.len());
+
+fn kernel(ty: TensorType) -> &'static Kernel {
+    TABLE
+        .iter()
+        .find(|kernel| kernel.ty == ty)
+        .expect("the table has a row for every storage type")
+}
+
+/// In which form a storage type wants the activations.
+pub(crate) fn activation_kind(ty: TensorType) -> ActivationKind {
+    kernel(ty).activations
+}

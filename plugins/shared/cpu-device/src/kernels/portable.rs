@@ -1,0 +1,31 @@
+//! Where there are no fast kernels: the table's places are filled with the scalar ones.
+
+use super::{Tile, scalar};
+
+/// A row's dot product.
+pub(super) type Matmul = scalar::Dot;
+
+/// Runs a tile.
+pub(super) fn run(dot: Matmul, tile: &Tile<'_>) {
+    tile.run_scalar(dot);
+}
+
+macro_rules! scalar_for {
+    ($($avx2:ident, $avx512:ident = $scalar:ident;)*) => {
+        pub(super) use scalar::{$($scalar as $avx2, $scalar as $avx512),*};
+    };
+}
+
+scalar_for! {
+    matmul_f32_avx2, matmul_f32_avx512 = dot_f32;
+    matmul_f16_avx2, matmul_f16_avx512 = dot_f16;
+    matmul_bf16_avx2, matmul_bf16_avx512 = dot_bf16;
+    matmul_q8_0_avx2, matmul_q8_0_avx512 = dot_q8_0;
+    matmul_q4_0_avx2, matmul_q4_0_avx512 = dot_q4_0;
+    matmul_q4_1_avx2, matmul_q4_1_avx512 = dot_q4_1;
+    matmul_q5_0_avx2, matmul_q5_0_avx512 = dot_q5_0;
+    matmul_q5_1_avx2, matmul_q5_1_avx512 = dot_q5_1;
+    matmul_q4_k_avx2, matmul_q4_k_avx512 = dot_q4_k;
+    matmul_q5_k_avx2, matmul_q5_k_avx512 = dot_q5_k;
+    matmul_q6_k_avx2, matmul_q6_k_avx512 = dot_q6_k;
+}

@@ -1,0 +1,207 @@
+//! The scalar truth: one row of weights times one row of activations.
+
+use super::Operand;
+use crate::activations::{Group32, Group256};
+use backplane_weights::blocks::{
+    BlockBF16, BlockF16, BlockF32, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
+    BlockQ6K, BlockQ8_0, as_blocks, k_scale_min,
+};
+
+/// A row of blocks times a row of activations of the kind in the table; panics on another kind.
+pub(super) type Dot = fn(&[u8], Operand<'_>) -> f32;
+
+fn floats(weights: impl Iterator<Item = f32>, x: Operand<'_>) -> f32 {
+    let Operand::Float(x) = x else {
+        unreachable!("the tile checks the kind")
+    };
+    let mut lanes = [0f32; 16];
+    for (i, (w, x)) in weights.zip(x).enumerate() {
+        lanes[i % 16] += w * x;
+    }
+    lanes.iter().sum()
+}
+
+pub(super) fn dot_f32(row: &[u8], x: Operand<'_>) -> f32 {
+    floats(
+        as_blocks::<BlockF32>(row)
+            .iter()
+            .map(|block| f32::from_le_bytes(block.value)),
+        x,
+    )
+}
+
+pub(super) fn dot_f16(row: &[u8], x: Operand<'_>) -> f32 {
+    floats(
+        as_blocks::<BlockF16>(row)
+            .iter()
+            .map(|block| block.value.to_f32()),
+        x,
+    )
+}
+
+pub(super) fn dot_bf16(row: &[u8], x: Operand<'_>) -> f32 {
+    let widen =
+        |block: &BlockBF16| f32::from_bits(u32::from(u16::from_le_bytes(block.value)) << 16);
+    floats(as_blocks::<BlockBF16>(row).iter().map(widen), x)
+}
+
+/// A block of 32 quantised activations: `[2 halves, 16]`, its scale, and its sum.
+struct Block32<'a> {
+    halves: [&'a [i8]; 2],
+    scale: f32,
+    sum: f32,
+}
+
+fn blocks32<'a>(x: Operand<'a>) -> impl Iterator<Item = Block32<'a>> {
+    let Operand::Int32(groups) = x else {
+        unreachable!("the tile checks the kind")
+    };
+    groups.iter().flat_map(|group: &'a Group32| {
+        (0..4).map(move |b| Block32 {
+            halves: [
+                &group.values[16 * b..][..16],
+                &group.values[64 + 16 * b..][..16],
+            ],
+            scale: group.scale[4 * b],
+            sum: group.sum[4 * b..][..4].iter().sum(),
+        })
+    })
+}
+
+/// Dot product of whole numbers: weight `(half, i)` of the block times the activation there.
+fn whole(x: &Block32<'_>, weight: impl Fn(usize, usize) -> i32) -> f32 {
+    let half = |h: usize| -> i32 {
+        (0..16)
+            .map(|i| weight(h, i) * i32::from(x.halves[h][i]))
+            .sum()
+    };
+    (half(0) + half(1)) as f32
+}
+
+fn nibble(qs: &[u8; 16], half: usize, i: usize) -> i32 {
+    i32::from((qs[i] >> (4 * half)) & 15)
+}
+
+fn fifth(qh: [u8; 4], half: usize, i: usize) -> i32 {
+    (((u32::from_le_bytes(qh) >> (16 * half + i)) & 1) << 4) as i32
+}
+
+pub(super) fn dot_q8_0(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockQ8_0>(row).iter().zip(blocks32(x));
+    blocks
+        .map(|(w, x)| w.d.to_f32() * x.scale * whole(&x, |h, i| i32::from(w.qs[16 * h + i])))
+        .sum()
+}
+
+pub(super) fn dot_q4_0(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockQ4_0>(row).iter().zip(blocks32(x));
+    blocks
+        .map(|(w, x)| w.d.to_f32() * x.scale * whole(&x, |h, i| nibble(&w.qs, h, i) - 8))
+        .sum()
+}
+
+pub(super) fn dot_q4_1(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockQ4_1>(row).iter().zip(blocks32(x));
+    let one = |(w, x): (&BlockQ4_1, Block32<'_>)| {
+        x.scale * (w.d.to_f32() * whole(&x, |h, i| nibble(&w.qs, h, i)) + w.m.to_f32() * x.sum)
+    };
+    blocks.map(one).sum()
+}
+
+pub(super) fn dot_q5_0(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockQ5_0>(row).iter().zip(blocks32(x));
+    let one = |(w, x): (&BlockQ5_0, Block32<'_>)| {
+        w.d.to_f32() * x.scale * whole(&x, |h, i| (nibble(&w.qs, h, i) | fifth(w.qh, h, i)) - 16)
+    };
+    blocks.map(one).sum()
+}
+
+pub(super) fn dot_q5_1(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockQ5_1>(row).iter().zip(blocks32(x));
+    let one = |(w, x): (&BlockQ5_1, Block32<'_>)| {
+        let whole = whole(&x, |h, i| nibble(&w.qs, h, i) | fifth(w.qh, h, i));
+        x.scale * (w.d.to_f32() * whole + w.m.to_f32() * x.sum)
+    };
+    blocks.map(one).sum()
+}
+
+fn groups256(x: Operand<'_>) -> &[Group256] {
+    let Operand::Int256(groups) = x else {
+        unreachable!("the tile checks the kind")
+    };
+    groups
+}
+
+/// Sum of `weight(i) * x[i]` over a part of a group.
+fn part(x: &[i8], weight: impl Fn(usize) -> i32) -> i32 {
+    x.iter()
+        .enumerate()
+        .map(|(i, x)| weight(i) * i32::from(*x))
+        .sum()
+}
+
+/// A block of eight groups of 32 with 6-bit scales and minima; `weight(g, i)` is element `i` of group `g`.
+fn eight_groups(
+    x: &Group256,
+    d: f32,
+    dmin: f32,
+    scales: &[u8; 12],
+    weight: impl Fn(usize, usize) -> i32,
+) -> f32 {
+    let (mut products, mut minima) = (0i32, 0f32);
+    for (g, values) in x.values.chunks_exact(32).enumerate() {
+        let (scale, min) = k_scale_min(scales, g);
+        products += i32::from(scale) * part(values, |i| weight(g, i));
+        minima += f32::from(min) * (x.sum[2 * g] + x.sum[2 * g + 1]);
+    }
+    x.scale * (d * products as f32 - dmin * minima)
+}
+
+pub(super) fn dot_q4_k(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockQ4K, &Group256)| {
+        let weight = |g: usize, i: usize| i32::from((w.qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15);
+        eight_groups(x, w.d.to_f32(), w.dmin.to_f32(), &w.scales, weight)
+    };
+    as_blocks::<BlockQ4K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}
+
+pub(super) fn dot_q5_k(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockQ5K, &Group256)| {
+        let weight = |g: usize, i: usize| {
+            i32::from(
+                ((w.qs[32 * (g / 2) + i] >> (4 * (g % 2))) & 15) | (((w.qh[i] >> g) & 1) << 4),
+            )
+        };
+        eight_groups(x, w.d.to_f32(), w.dmin.to_f32(), &w.scales, weight)
+    };
+    as_blocks::<BlockQ5K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}
+
+pub(super) fn dot_q6_k(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockQ6K, &Group256)| {
+        let weight = |g: usize, i: usize| {
+            let (half, k, i) = (g / 8, g / 2 % 4, 16 * (g % 2) + i);
+            let low = (w.ql[64 * half + 32 * (k % 2) + i] >> (4 * (k / 2))) & 15;
+            let high = (w.qh[32 * half + i] >> (2 * k)) & 3;
+            i32::from(low | (high << 4)) - 32
+        };
+        let groups = x.values.chunks_exact(16).enumerate();
+        let products: i32 = groups
+            .map(|(g, x)| i32::from(w.scales[g]) * part(x, |i| weight(g, i)))
+            .sum();
+        w.d.to_f32() * x.scale * products as f32
+    };
+    as_blocks::<BlockQ6K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}

@@ -1,0 +1,202 @@
+//! Types with blocks of 256.
+
+use backplane_weights::blocks::{Scales6, k_scale_min};
+use std::arch::x86_64::*;
+
+/// Scales and minima of one block.
+pub(super) struct Head {
+    /// The block's scale.
+    pub(super) d: f32,
+    /// The scale of the minima.
+    pub(super) dmin: f32,
+    /// Per 16 elements: the minimum (a whole number).
+    pub(super) minima: [__m256; 2],
+    /// Per 16 elements: the scale (a whole number).
+    scales: [f32; 16],
+}
+
+/// A storage type with blocks of 256.
+pub(super) trait Weights256 {
+    /// Bytes of a block.
+    const BYTES: usize;
+
+    /// Reads a block's scales.
+    ///
+    /// # Safety
+    /// A block lies at `p`, and the processor has AVX2, FMA and F16C.
+    unsafe fn head(p: *const u8) -> Head;
+
+    /// Elements `32 part .. 32 part + 32` as unsigned bytes below 64, and for each lane of four of them their scale.
+    ///
+    /// # Safety
+    /// As for `head`.
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256);
+}
+
+pub(super) struct Q4K;
+pub(super) struct Q5K;
+pub(super) struct Q6K;
+
+/// A half-precision number.
+///
+/// # Safety
+/// It lies at `p`.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn half(p: *const u8) -> f32 {
+    // SAFETY: the caller's promise.
+    let bits = unsafe { p.cast::<u16>().read_unaligned() };
+    _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
+}
+
+/// Scales and minima of Q4_K and Q5_K.
+///
+/// # Safety
+/// At `p`: scale, scale of minima (2 bytes each), then 12 bytes of 6-bit scales and minima.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn six_bit_head(p: *const u8) -> Head {
+    // SAFETY: the caller's promise.
+    let (d, dmin, packed) = unsafe { (half(p), half(p.add(2)), p.add(4).cast::<Scales6>().read()) };
+    let (mut scales, mut minima) = ([0f32; 16], [0f32; 16]);
+    for i in 0..16 {
+        let (scale, min) = k_scale_min(&packed, i / 2);
+        (scales[i], minima[i]) = (f32::from(scale), f32::from(min));
+    }
+    // SAFETY: arrays of 16 floats.
+    let minima = unsafe {
+        [
+            _mm256_loadu_ps(minima.as_ptr()),
+            _mm256_loadu_ps(minima.as_ptr().add(8)),
+        ]
+    };
+    Head {
+        d,
+        dmin,
+        minima,
+        scales,
+    }
+}
+
+/// The two scales of 32 elements, each in four lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn pair_of_scales(head: &Head, part: usize) -> __m256 {
+    _mm256_set_m128(
+        _mm_set1_ps(head.scales[2 * part + 1]),
+        _mm_set1_ps(head.scales[2 * part]),
+    )
+}
+
+/// The low nibbles (even `part`) or high nibbles of 32 bytes.
+///
+/// # Safety
+/// 32 bytes lie at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn nibbles(p: *const u8, high: bool) -> __m256i {
+    // SAFETY: the caller's promise.
+    let both = unsafe { _mm256_loadu_si256(p.cast()) };
+    let wanted = if high {
+        _mm256_srli_epi16::<4>(both)
+    } else {
+        both
+    };
+    _mm256_and_si256(wanted, _mm256_set1_epi8(15))
+}
+
+impl Weights256 for Q4K {
+    const BYTES: usize = 144;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: the block begins as `six_bit_head` wants it.
+        unsafe { six_bit_head(p) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the nibbles are 128 bytes from 16 on.
+        (
+            unsafe { nibbles(p.add(16 + part / 2 * 32), part % 2 == 1) },
+            pair_of_scales(head, part),
+        )
+    }
+}
+
+impl Weights256 for Q5K {
+    const BYTES: usize = 176;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: the block begins as `six_bit_head` wants it.
+        unsafe { six_bit_head(p) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the fifth bits are 32 bytes from 16 on, the nibbles 128 bytes from 48 on.
+        let (low, fifth) = unsafe {
+            (
+                nibbles(p.add(48 + part / 2 * 32), part % 2 == 1),
+                _mm256_loadu_si256(p.add(16).cast()),
+            )
+        };
+        let bit = _mm256_set1_epi8((1u8 << part) as i8);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(fifth, bit), bit);
+        (
+            _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(16))),
+            pair_of_scales(head, part),
+        )
+    }
+}
+
+impl Weights256 for Q6K {
+    const BYTES: usize = 210;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: the scales are 16 bytes from 192 on, then the block's scale.
+        let (packed, d) = unsafe { (p.add(192).cast::<[i8; 16]>().read(), half(p.add(208))) };
+        let scales = packed.map(f32::from);
+        // SAFETY: an array of 16 floats.
+        let minima = unsafe {
+            [
+                _mm256_loadu_ps(scales.as_ptr()),
+                _mm256_loadu_ps(scales.as_ptr().add(8)),
+            ]
+        };
+        // d * scale * (q - 32) is d * scale * q less 32 d times the scale.
+        Head {
+            d,
+            dmin: 32.0 * d,
+            minima,
+            scales,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        let (half, k) = (part / 4, part % 4);
+        // SAFETY: per half of the block 64 bytes of low nibbles from 0 on, and 32 bytes of upper bits from 128 on.
+        let (low, high) = unsafe {
+            let low = nibbles(p.add(64 * half + 32 * (k % 2)), k >= 2);
+            (low, _mm256_loadu_si256(p.add(128 + 32 * half).cast()))
+        };
+        // The upper bits of quarter k are at 2 k; they go to bits 4 and 5.
+        let high = match k {
+            0 => _mm256_slli_epi16::<4>(high),
+            1 => _mm256_slli_epi16::<2>(high),
+            2 => high,
+            _ => _mm256_srli_epi16::<2>(high),
+        };
+        let high = _mm256_and_si256(high, _mm256_set1_epi8(0x30));
+        (_mm256_or_si256(low, high), pair_of_scales(head, part))
+    }
+}

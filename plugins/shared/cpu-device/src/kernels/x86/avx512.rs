@@ -1,0 +1,275 @@
+//! AVX-512 kernels with VNNI integer dot products.
+//!
+//! Each kernel walks a row of weights group by group (128 or 256 elements), unpacks a group once, and multiplies it with
+//! the same group of up to [`MOST_TOKENS`] tokens. A result is one vector of 16 partial sums whose order of operations is
+//! the same whatever the number of rows and tokens at once.
+
+// Rows and tokens are indices into several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::super::{Operand, Tile};
+use crate::activations::{Group32, Group256};
+use std::arch::x86_64::*;
+
+mod blocks256;
+mod blocks32;
+mod floats;
+
+use blocks32::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
+use blocks256::{Q4K, Q5K, Q6K, Weights256};
+use floats::{Bf16, F16, F32, WeightsFloat};
+
+/// Sum of 16 partial sums, always in the same order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
+fn total(v: __m512) -> f32 {
+    let v = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    _mm_cvtss_f32(_mm_add_ss(v, _mm_shuffle_ps::<1>(v, v)))
+}
+
+/// Runs `$block::<$w, R, T>` over the rows and tokens of a tile: eight tokens and two rows at once while there are as many,
+/// then four, then one token and four rows.
+macro_rules! matmul {
+    ($name:ident, $block:ident, $weights:ty, $operand:ident) => {
+        /// The kernel of a storage type.
+        ///
+        /// # Safety
+        /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        pub(crate) unsafe fn $name(tile: &Tile<'_>) {
+            let Operand::$operand(x) = tile.x else { unreachable!("the tile checks the kind") };
+            let x_len = tile.x.kind().row_len(tile.cols);
+            let (rows, bytes) = (tile.rows, tile.row_bytes);
+            let mut token = 0;
+            while token < tile.tokens {
+                let left = tile.tokens - token;
+                let x = x[token * x_len..].as_ptr();
+                let weights = |row: usize| tile.weights[row * bytes..].as_ptr();
+                let mut row = 0;
+                macro_rules! pass {
+                    ($r:literal, $t:literal) => {
+                        while rows - row >= $r {
+                            // SAFETY: rows `row .. row + R` and tokens `token .. token + T` lie in the tile, whose sizes
+                            // `Tile::new` has checked, and the results' places are the tile's own.
+                            unsafe {
+                                let out = tile.out.start.add(token * tile.out.stride + row);
+                                $block::<$weights, $r, $t>(weights(row), bytes, tile.cols, x, x_len, out, tile.out.stride);
+                            }
+                            row += $r;
+                        }
+                    };
+                }
+                token += if left >= 8 {
+                    pass!(2, 8);
+                    pass!(1, 8);
+                    8
+                } else if left >= 4 {
+                    pass!(2, 4);
+                    pass!(1, 4);
+                    4
+                } else {
+                    pass!(4, 1);
+                    pass!(1, 1);
+                    1
+                };
+            }
+        }
+    };
+}
+
+matmul!(matmul_f32_avx512, product_floats, F32, Float);
+matmul!(matmul_f16_avx512, product_floats, F16, Float);
+matmul!(matmul_bf16_avx512, product_floats, Bf16, Float);
+matmul!(matmul_q8_0_avx512, product32, Q8_0, Int32);
+matmul!(matmul_q4_0_avx512, product32, Q4_0, Int32);
+matmul!(matmul_q4_1_avx512, product32, Q4_1, Int32);
+matmul!(matmul_q5_0_avx512, product32, Q5_0, Int32);
+matmul!(matmul_q5_1_avx512, product32, Q5_1, Int32);
+matmul!(matmul_q4_k_avx512, product256, Q4K, Int256);
+matmul!(matmul_q5_k_avx512, product256, Q5K, Int256);
+matmul!(matmul_q6_k_avx512, product256, Q6K, Int256);
+
+/// `R` rows times `T` tokens of a type with blocks of 32.
+///
+/// # Safety
+/// `R` rows of `cols` elements, `bytes` apart, at `weights`; `T` rows of `x_len` groups at `x`; results at
+/// `t * stride + r` of `out`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
+    weights: *const u8,
+    bytes: usize,
+    cols: usize,
+    x: *const Group32,
+    x_len: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let mut sums = [[_mm512_setzero_ps(); T]; R];
+    let full = cols / Group32::ELEMS;
+    for g in 0..full {
+        // SAFETY: group `g` of every row is whole: four blocks.
+        unsafe {
+            let mut group = [W::ZERO; R];
+            for r in 0..R {
+                group[r] = W::unpack(weights.add(r * bytes + g * 4 * W::BYTES));
+            }
+            take32::<W, R, T>(&mut sums, &group, x.add(g), x_len);
+        }
+    }
+    let rest = cols % Group32::ELEMS / 32;
+    if rest > 0 {
+        // SAFETY: each row ends in `rest` blocks after its whole groups.
+        unsafe {
+            let mut group = [W::ZERO; R];
+            for r in 0..R {
+                group[r] = W::unpack_part(weights.add(r * bytes + full * 4 * W::BYTES), rest);
+            }
+            take32::<W, R, T>(&mut sums, &group, x.add(full), x_len);
+        }
+    }
+    for r in 0..R {
+        for t in 0..T {
+            // SAFETY: the caller's promise about `out`.
+            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+        }
+    }
+}
+
+/// Adds one group of every row and token to the partial sums.
+///
+/// # Safety
+/// `T` groups, `x_len` apart, at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn take32<W: Weights32, const R: usize, const T: usize>(
+    sums: &mut [[__m512; T]; R],
+    group: &[blocks32::Unpacked; R],
+    x: *const Group32,
+    x_len: usize,
+) {
+    for t in 0..T {
+        // SAFETY: the caller's promise about `x`; a group is 256 bytes, aligned to 64.
+        let (low, high, scale, sum) = unsafe {
+            let x = x.add(t * x_len);
+            let values = (&raw const (*x).values).cast::<__m512i>();
+            let floats = (&raw const (*x).scale).cast::<f32>();
+            (
+                _mm512_load_si512(values),
+                _mm512_load_si512(values.add(1)),
+                _mm512_load_ps(floats),
+                _mm512_load_ps(floats.add(16)),
+            )
+        };
+        for r in 0..R {
+            let w = &group[r];
+            let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.low, low);
+            let whole = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(whole, w.high, high));
+            let value = match W::OFFSET {
+                Some(offset) => {
+                    _mm512_mul_ps(w.d, _mm512_fnmadd_ps(_mm512_set1_ps(offset), sum, whole))
+                }
+                None => _mm512_fmadd_ps(w.m, sum, _mm512_mul_ps(w.d, whole)),
+            };
+            sums[r][t] = _mm512_fmadd_ps(scale, value, sums[r][t]);
+        }
+    }
+}
+
+/// `R` rows times `T` tokens of a type with blocks of 256.
+///
+/// # Safety
+/// As for [`product32`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
+    weights: *const u8,
+    bytes: usize,
+    cols: usize,
+    x: *const Group256,
+    x_len: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    for r in 0..R {
+        let mut sums = [_mm512_setzero_ps(); T];
+        for g in 0..cols / Group256::ELEMS {
+            // SAFETY: block `g` of the row and group `g` of every token lie within the rows the caller promised.
+            unsafe {
+                let block = weights.add(r * bytes + g * W::BYTES);
+                let head = W::head(block);
+                let mut products = [_mm512_setzero_ps(); T];
+                for part in 0..4 {
+                    let (q, scale) = W::part(block, &head, part);
+                    for t in 0..T {
+                        let x = (&raw const (*x.add(t * x_len + g)).values)
+                            .cast::<__m512i>()
+                            .add(part);
+                        let whole =
+                            _mm512_dpbusd_epi32(_mm512_setzero_si512(), q, _mm512_load_si512(x));
+                        products[t] =
+                            _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole), products[t]);
+                    }
+                }
+                for t in 0..T {
+                    let x = x.add(t * x_len + g);
+                    let scale = _mm512_set1_ps((*x).scale);
+                    let minima =
+                        _mm512_mul_ps(head.minima, _mm512_load_ps((&raw const (*x).sum).cast()));
+                    let value = _mm512_mul_ps(head.d, products[t]);
+                    let value = _mm512_fnmadd_ps(head.dmin, minima, value);
+                    sums[t] = _mm512_fmadd_ps(scale, value, sums[t]);
+                }
+            }
+        }
+        for t in 0..T {
+            // SAFETY: the caller's promise about `out`.
+            unsafe { out.add(t * stride + r).write(total(sums[t])) };
+        }
+    }
+}
+
+/// `R` rows times `T` tokens of a floating-point type.
+///
+/// # Safety
+/// As for [`product32`], with `x_len == cols`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(
+    weights: *const u8,
+    bytes: usize,
+    cols: usize,
+    x: *const f32,
+    x_len: usize,
+    out: *mut f32,
+    stride: usize,
+) {
+    let mut sums = [[_mm512_setzero_ps(); T]; R];
+    let mut at = 0;
+    while at < cols {
+        let left = cols - at;
+        let mask = if left >= 16 { !0u16 } else { (1 << left) - 1 };
+        // SAFETY: elements `at .. at + min(left, 16)` of rows and tokens; the mask keeps loads from the rest.
+        unsafe {
+            let mut w = [_mm512_setzero_ps(); R];
+            for r in 0..R {
+                w[r] = W::load(weights.add(r * bytes + at * W::BYTES), mask);
+            }
+            for t in 0..T {
+                let x = _mm512_maskz_loadu_ps(mask, x.add(t * x_len + at));
+                for r in 0..R {
+                    sums[r][t] = _mm512_fmadd_ps(w[r], x, sums[r][t]);
+                }
+            }
+        }
+        at += 16;
+    }
+    for r in 0..R {
+        for t in 0..T {
+            // SAFETY: the caller's promise about `out`.
+            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! Kernels for x86-64.
+
+mod avx2;
+mod avx512;
+
+pub(super) use avx2::*;
+pub(super) use avx512::*;
+
+use super::Tile;
+
+/// A kernel for one storage type and instruction set.
+///
+/// # Safety
+/// The processor has the instruction set's features, and the tile is of that storage type.
+pub(super) type Matmul = unsafe fn(&Tile<'_>);
+
+/// Runs a tile with the kernel of its type.
+pub(super) fn run(matmul: Matmul, tile: &Tile<'_>) {
+    // SAFETY: `Tile::run` picks the kernel from the table by the tile's type and by an `Isa`, which an executable holds
+    // only after `Isa::is_supported` has found its features.
+    unsafe { matmul(tile) }
+}

@@ -1,0 +1,98 @@
+//! The CPU device against the golden references, on every set of kernels that this machine runs.
+
+use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
+
+fn devices() -> impl Iterator<Item = CpuDevice> {
+    let isas = Isa::ALL.into_iter().filter(|isa| isa.is_supported());
+    isas.map(|isa| {
+        CpuDevice::with_options(CpuOptions {
+            threads: Some(2),
+            isa: Some(isa),
+        })
+        .expect("kernels that the machine runs")
+    })
+}
+
+fn best() -> CpuDevice {
+    CpuDevice::with_options(CpuOptions {
+        threads: None,
+        isa: Some(Isa::best()),
+    })
+    .expect("kernels that the machine runs")
+}
+
+fn tiny(model: &str, files: &[&str]) {
+    for device in devices() {
+        for file in files {
+            let seen = check_f32(&device, model, file, Tolerance::default());
+            println!("{:?} {model} {file}: {seen:?}", device.isa());
+        }
+    }
+}
+
+#[test]
+fn llama3_with_grouped_queries() {
+    tiny(
+        "llama3-gqa",
+        &["model-f32.gguf", "model-f16.gguf", "model-bf16.gguf"],
+    );
+}
+
+#[test]
+fn llama3_with_scaled_rotation() {
+    tiny("llama3-ropescaled", &["model-f32.gguf"]);
+}
+
+#[test]
+fn mistral_without_window() {
+    tiny("mistral-full", &["model-f32.gguf"]);
+}
+
+#[test]
+fn gemma3_with_windows() {
+    tiny("gemma3-text", &["model-f32.gguf"]);
+}
+
+#[test]
+fn gemma3_with_linear_scaling() {
+    tiny("gemma3-text-linear8", &["model-f32.gguf"]);
+}
+
+#[test]
+fn every_block_type() {
+    let types = [
+        "Q8_0",
+        "Q4_0",
+        "Q4_1",
+        "Q5_0",
+        "Q5_1",
+        "Q4_K",
+        "Q5_K",
+        "Q6_K",
+        "Q4_K_M-mixed",
+    ];
+    for device in devices() {
+        for ty in types {
+            let seen = check_quant(&device, ty, Judge::Int8Activations);
+            println!("{:?} {ty}: {seen:?}", device.isa());
+        }
+        let seen = check_quant(&device, "f16", Judge::Exact);
+        println!("{:?} f16: {seen:?}", device.isa());
+    }
+}
+
+#[test]
+fn smollm2_follows_the_exact_path() {
+    println!(
+        "agreement of 64: {:?}",
+        real_teacher_forced(&best(), "smollm2-135m", Judge::Int8Activations)
+    );
+}
+
+#[test]
+fn gemma3_270m_follows_the_exact_path() {
+    println!(
+        "agreement of 64: {:?}",
+        real_teacher_forced(&best(), "gemma3-270m", Judge::Int8Activations)
+    );
+}
