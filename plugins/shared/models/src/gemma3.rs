@@ -29,6 +29,7 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
         global_base(h)?,
         rope::linear_factor(h)?,
     );
+    rope::refuse_table(h)?;
     let windows = windows(h)?;
     let score_cap = h.optional_or_zero("attn_logit_softcapping")?;
     let logit_cap = h.optional_or_zero("final_logit_softcapping")?;

@@ -65,6 +65,18 @@ pub(crate) fn has_table(h: &Hyperparameters<'_>) -> bool {
     h.weights.tensor(FACTORS).is_some()
 }
 
+/// Refuses a table, for architectures that have no use for one.
+pub(crate) fn refuse_table(h: &Hyperparameters<'_>) -> Result<(), ModelError> {
+    if has_table(h) {
+        return Err(ModelError::unused_tensor(
+            h.weights.path(),
+            FACTORS,
+            h.architecture,
+        ));
+    }
+    Ok(())
+}
+
 /// The base of the frequencies.
 pub(crate) fn base(h: &Hyperparameters<'_>, name: &str, default: f32) -> Result<f32, ModelError> {
     Ok(h.optional_float(name)?.unwrap_or(default))

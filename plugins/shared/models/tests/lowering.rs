@@ -613,6 +613,12 @@ fn tensors_that_do_not_fit_the_metadata_are_named() {
     for (alter, expected) in cases {
         assert_eq!(refused(alter), expected);
     }
+    let mut gemma = File::new("gemma3", 1);
+    gemma.tensor("rope_freqs.weight", &[1]);
+    assert_eq!(
+        gemma.refusal(),
+        "m.gguf: tensor \"rope_freqs.weight\" has no place in architecture gemma3"
+    );
 }
 
 #[test]

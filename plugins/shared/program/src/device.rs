@@ -21,11 +21,13 @@ pub struct Limits {
 /// The part of a step that belongs to one sequence: `count` tokens, next to each other in [`Step::tokens`].
 #[derive(Clone, Copy, Debug)]
 pub struct SequenceStep<'a> {
-    /// Tokens of this sequence in the step.
+    /// Tokens of this sequence in the step; at least 1.
     pub count: usize,
     /// Position of the first of them; positions `0 .. past` are in the cache already.
     pub past: usize,
-    /// Cache pages in order of position; covers at least `past + count` positions.
+    /// Cache pages in order of position; covers at least `past + count` positions. No page stands twice in it, and a
+    /// page that holds a position of this step is in no other sequence of the step at a position of the step; pages that
+    /// are only read may be shared.
     pub pages: &'a [u32],
 }
 
