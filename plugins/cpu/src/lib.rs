@@ -1,1 +1,142 @@
 //! Backplane plugin: the CPU.
+//!
+//! Options in the manifest:
+//!
+//! | key | value |
+//! |---|---|
+//! | `threads` | threads of a model for which the caller names none, 1 to 1024; by default one for each core |
+//! | `isa` | which kernels: `auto` (the default), `scalar`, `avx2` or `avx512` |
+//!
+//! Anything else makes the backend report itself as misconfigured.
+
+mod machine;
+mod options;
+
+use backplane_cpu_device::{CpuDevice, CpuOptions};
+use backplane_plugin_api::export_plugin;
+use backplane_plugin_api::sdk::{Context, Result};
+use backplane_plugin_api::types::{Error, ErrorCode, LoadOptions, Verdict, VerdictState};
+use backplane_program::Device;
+use backplane_text_engine::TextBackend;
+use options::Options;
+use std::sync::Arc;
+
+const NAME: &str = "cpu";
+
+export_plugin! { name: NAME, backend: backend }
+
+/// The backend for a manifest's options. Wrong options are told by its probe and refuse every load.
+fn backend(context: Context) -> Result<TextBackend> {
+    let options = Options::read(&context.options);
+    let for_loads = options.clone();
+    Ok(TextBackend::new(
+        NAME,
+        env!("CARGO_PKG_VERSION"),
+        move |load: &LoadOptions| {
+            let device: Arc<dyn Device> = Arc::new(device(for_loads.as_ref(), load.threads)?);
+            Ok(device)
+        },
+    )
+    .with_probe(move || probe(options.as_ref()))
+    .with_devices(|| Ok(vec![machine::device()])))
+}
+
+/// The device; a load's threads come before the manifest's.
+fn device(
+    options: std::result::Result<&Options, &String>,
+    threads: Option<u32>,
+) -> Result<CpuDevice> {
+    let options =
+        options.map_err(|problem| Error::new(ErrorCode::InvalidRequest, problem.clone()))?;
+    let threads = threads.map(|threads| threads as usize).or(options.threads);
+    CpuDevice::with_options(CpuOptions {
+        threads,
+        isa: options.isa,
+    })
+    .map_err(|error| Error::new(ErrorCode::Device, error.to_string()))
+}
+
+fn probe(options: std::result::Result<&Options, &String>) -> Verdict {
+    match device(options, None) {
+        Ok(device) => Verdict::available(format!("{}; {}", device.name(), CpuDevice::features())),
+        Err(error) => Verdict::unavailable(
+            VerdictState::Misconfigured,
+            error.message,
+            "correct the options of `cpu` in the manifest",
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backplane_plugin_api::sdk::Backend;
+    use serde_json::json;
+    use std::path::Path;
+    use std::time::{Duration, Instant};
+
+    fn with(options: serde_json::Value) -> TextBackend {
+        let options = serde_json::from_value(options).unwrap();
+        backend(Context {
+            options,
+            ..Context::default()
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn it_is_available_at_once() {
+        let started = Instant::now();
+        let backend = with(json!({ "threads": 2, "isa": "auto" }));
+        let verdict = backend.probe();
+        assert!(
+            started.elapsed() < Duration::from_millis(100),
+            "{:?}",
+            started.elapsed()
+        );
+        assert!(
+            verdict.is_available() && !verdict.message.is_empty(),
+            "{verdict}"
+        );
+        assert_eq!(
+            (backend.name(), backend.version()),
+            ("cpu".into(), env!("CARGO_PKG_VERSION").into())
+        );
+        let devices = backend.devices().unwrap();
+        assert_eq!(
+            (
+                devices.len(),
+                devices[0].id.as_str(),
+                devices[0].kind.as_str()
+            ),
+            (1, "cpu", "cpu")
+        );
+    }
+
+    #[test]
+    fn wrong_options_are_told() {
+        for (options, key) in [
+            (json!({ "thread": 2 }), "thread"),
+            (json!({ "threads": 0 }), "threads"),
+            (json!({ "threads": "two" }), "threads"),
+            (json!({ "isa": "sse9" }), "isa"),
+            (json!({ "isa": 3 }), "isa"),
+        ] {
+            let backend = with(options);
+            let verdict = backend.probe();
+            assert_eq!(verdict.state, VerdictState::Misconfigured);
+            assert!(verdict.message.contains(&format!("`{key}`")), "{verdict}");
+            assert!(
+                backend
+                    .load(Path::new("nowhere.gguf"), &LoadOptions::default())
+                    .is_err()
+            );
+        }
+        assert!(
+            with(json!({ "thread": 2 }))
+                .probe()
+                .message
+                .contains("threads, isa")
+        );
+    }
+}

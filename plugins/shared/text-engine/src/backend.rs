@@ -63,7 +63,8 @@ impl std::fmt::Debug for TextBackend {
 }
 
 impl TextBackend {
-    /// A backend that makes its device with `device` when a model is loaded. It probes as available and lists no
+    /// A backend that makes its device with `device` when a model is loaded; threads that the caller names reach the
+    /// device through its limits as well. It probes as available and lists no
     /// devices until told otherwise.
     pub fn new(
         name: impl Into<String>,

@@ -1,5 +1,5 @@
 //! Generations against the golden references, and the rules of a generation's end.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Many sequences at once: the same texts as alone, fair shares, cancellation, failures, and no page lost.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,0 +1,131 @@
+//! The engine over the CPU device: the same texts however sequences are batched, and a real model's chats.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use backplane_cpu_device::CpuDevice;
+use backplane_plugin_api::sdk::{Backend, TextModel};
+use backplane_plugin_api::types::{ChatMessage, ChatRequest, LoadOptions};
+use backplane_program::Device;
+use backplane_text_engine::TextBackend;
+use common::*;
+use std::sync::Arc;
+use std::time::Instant;
+
+const SMOL: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
+
+fn smol(options: &LoadOptions) -> Arc<dyn TextModel> {
+    let backend = TextBackend::new("cpu", "0.0.1", |_: &LoadOptions| {
+        let device: Arc<dyn Device> = Arc::new(CpuDevice::detect().unwrap());
+        Ok(device)
+    });
+    backend.load(&test_model(SMOL), options).unwrap()
+}
+
+#[test]
+fn texts_are_the_same_alone_and_side_by_side() {
+    let (backend, watch) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
+    check_same_texts(&backend, &tiny("llama3-gqa"));
+    check_same_texts(
+        &backend,
+        &fixtures().join("tiny/llama-256-quant/model-Q4_K.gguf"),
+    );
+    assert_eq!(watch.widest.load(std::sync::atomic::Ordering::SeqCst), 4);
+}
+
+fn messages(value: &serde_json::Value) -> Vec<ChatMessage> {
+    serde_json::from_value(value.clone()).unwrap()
+}
+
+#[test]
+fn chats_are_rendered_as_the_reference_does() {
+    let model = smol(&LoadOptions::default());
+    let reference = json(&fixtures().join("real/smollm2-135m-server.json"));
+    for case in reference["apply_template"].as_array().unwrap() {
+        let request = ChatRequest {
+            messages: messages(&case["messages"]),
+            ..ChatRequest::default()
+        };
+        match case["prompt"].as_str() {
+            Some(prompt) => assert_eq!(model.render_chat(&request).unwrap(), prompt),
+            None => assert!(model.render_chat(&request).is_err(), "{case}"),
+        }
+    }
+    for case in reference["chat_completions"].as_array().unwrap() {
+        let Some(usage) = case["usage"].as_object() else {
+            continue;
+        };
+        let request = ChatRequest {
+            messages: messages(&case["messages"]),
+            options: greedy(1),
+            ..ChatRequest::default()
+        };
+        let completion = model.chat(&request, &mut Collect::default()).unwrap();
+        assert_eq!(
+            Some(completion.prompt_tokens),
+            usage["prompt_tokens"].as_u64()
+        );
+    }
+}
+
+/// Along the reference's path, the likeliest token is the reference's, or nearly as likely in the reference's own eyes:
+/// both compute with activations of 8 bits, and part where margins are small. (The widest, 0.52, is a step at which exact
+/// arithmetic on the dequantised weights takes our token.)
+#[test]
+fn tokens_agree_where_the_margins_allow() {
+    let model = smol(&LoadOptions {
+        context: Some(1024),
+        ..LoadOptions::default()
+    });
+    let reference = json(&fixtures().join("real/smollm2-135m-server.json"));
+    let (mut equal, mut all) = (0, 0);
+    for case in reference["completions"].as_array().unwrap() {
+        let mut tokens = model
+            .tokenize(case["prompt"].as_str().unwrap(), true, false)
+            .unwrap();
+        assert_eq!(case["tokens_evaluated"].as_u64(), Some(tokens.len() as u64));
+        for step in case["first8"].as_array().unwrap() {
+            let expected = step["id"].as_u64().unwrap() as u32;
+            let (told, _) = generate(&*model, &tokens_request(&tokens, greedy(1))).unwrap();
+            let (top, logprobs) = (
+                ids(&step["top_ids"]),
+                step["top_logprobs"].as_array().unwrap(),
+            );
+            let place = top.iter().position(|&token| token == told.tokens[0]);
+            let margin = place.map_or(f64::INFINITY, |place| {
+                logprobs[0].as_f64().unwrap() - logprobs[place].as_f64().unwrap()
+            });
+            assert!(margin < 1.0, "{:?}: {margin} less likely", case["prompt"]);
+            equal += usize::from(told.tokens[0] == expected);
+            all += 1;
+            tokens.push(expected);
+        }
+    }
+    println!("{equal} of {all} tokens are the reference's");
+    assert!(equal * 64 >= all * 59, "{equal} of {all}");
+}
+
+#[test]
+fn a_reply_comes_soon_and_ends() {
+    drop(smol(&LoadOptions::default()));
+    let started = Instant::now();
+    let model = smol(&LoadOptions::default());
+    let loaded = started.elapsed();
+    let request = ChatRequest {
+        messages: vec![ChatMessage::new("user", "Hello!")],
+        options: backplane_plugin_api::types::GenerateOptions {
+            ignore_end: false,
+            ..greedy(64)
+        },
+        ..ChatRequest::default()
+    };
+    let mut sink = Collect::default();
+    let completion = model.chat(&request, &mut sink).unwrap();
+    println!("load {loaded:?}, {completion:?}, {:?}", sink.told.text);
+    assert!(
+        sink.told.text.len() > 10 && !sink.told.text.contains("<|im_end|>"),
+        "{:?}",
+        sink.told.text
+    );
+    assert!(completion.completion_tokens > 3);
+}
