@@ -1,5 +1,5 @@
 //! Headers of an ELF module (System V ABI, "Object Files"): this machine's class, byte order and processor, a shared
-//! object, and every segment that is mapped lies within the file. A mapped page past the end of a file is a bus error.
+//! object, and every segment that is mapped, and the section header table, lie within the file. A mapped page past the end of a file is a bus error.
 
 use super::preflight::{INSTALL_AGAIN, OTHER_BUILD, Refusal, Source, truncated};
 use std::io::{Read, Seek};
@@ -205,6 +205,16 @@ pub(super) fn check<R: Read + Seek>(source: &mut Source<R>) -> Result<(), Refusa
     if loads == 0 {
         return Err(Refusal::new("no segment to load", INSTALL_AGAIN));
     }
+    // Linkers put the section header table last, so that any cut shows, also one that spares every segment.
+    let (table, entry, count) = (
+        header.word(40, 32),
+        header.half(if wide { 58 } else { 46 }),
+        header.half(if wide { 60 } else { 48 }),
+    );
+    let end = table.saturating_add(u64::from(entry) * u64::from(count));
+    if table != 0 && end > source.length {
+        return Err(truncated("the section header table", end, source.length));
+    }
     Ok(())
 }
 
@@ -259,6 +269,7 @@ mod tests {
             "truncated: segment 0 ends at byte 257, the file at 256"
         );
         assert!(changed(64 + 8, &[0xff; 8]).starts_with("truncated: segment 0 ends at byte"));
+        assert!(changed(40, &[0xff; 8]).starts_with("truncated: the section header table"));
         assert!(changed(32, &[0xff; 8]).starts_with("truncated: the program header table"));
     }
 
