@@ -19,9 +19,9 @@ mod tests;
 pub(crate) enum ActivationKind {
     /// As they are.
     Float,
-    /// 8-bit in blocks of 32: [`Group32`].
+    /// Whole numbers in blocks of 32: [`Group32`].
     Int32,
-    /// 8-bit in blocks of 256: [`Group256`].
+    /// Whole numbers in blocks of 256: [`Group256`].
     Int256,
 }
 

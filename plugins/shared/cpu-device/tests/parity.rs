@@ -1,6 +1,7 @@
 //! The CPU device against the golden references, on every set of kernels that this machine runs.
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
+use backplane_golden::{Judge, Tolerance, check_f32, check_quant, perplexity, real_teacher_forced};
 
 fn devices() -> impl Iterator<Item = CpuDevice> {
     let isas = Isa::ALL.into_iter().filter(|isa| isa.is_supported());
@@ -87,6 +88,7 @@ fn smollm2_follows_the_exact_path() {
         "agreement of 64: {:?}",
         real_teacher_forced(&best(), "smollm2-135m", Judge::Int8Activations)
     );
+    println!("perplexity: {}", perplexity(&best(), "smollm2-135m"));
 }
 
 #[test]
@@ -95,4 +97,5 @@ fn gemma3_270m_follows_the_exact_path() {
         "agreement of 64: {:?}",
         real_teacher_forced(&best(), "gemma3-270m", Judge::Int8Activations)
     );
+    println!("perplexity: {}", perplexity(&best(), "gemma3-270m"));
 }

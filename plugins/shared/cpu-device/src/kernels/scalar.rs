@@ -47,7 +47,8 @@ pub(super) fn dot_bf16(row: &[u8], x: Operand<'_>) -> f32 {
 
 /// A block of 32 quantised activations: `[2 halves, 16]`, its scale, and its sum.
 struct Block32<'a> {
-    halves: [&'a [i8]; 2],
+    high: [&'a [i8]; 2],
+    low: [&'a [i8]; 2],
     scale: f32,
     sum: f32,
 }
@@ -58,10 +59,11 @@ fn blocks32<'a>(x: Operand<'a>) -> impl Iterator<Item = Block32<'a>> {
     };
     groups.iter().flat_map(|group: &'a Group32| {
         (0..4).map(move |b| Block32 {
-            halves: [
-                &group.values[16 * b..][..16],
-                &group.values[64 + 16 * b..][..16],
+            high: [
+                &group.high[16 * b..][..16],
+                &group.high[64 + 16 * b..][..16],
             ],
+            low: [&group.low[16 * b..][..16], &group.low[64 + 16 * b..][..16]],
             scale: group.scale[4 * b],
             sum: group.sum[4 * b..][..4].iter().sum(),
         })
@@ -70,11 +72,7 @@ fn blocks32<'a>(x: Operand<'a>) -> impl Iterator<Item = Block32<'a>> {
 
 /// Dot product of whole numbers: weight `(half, i)` of the block times the activation there.
 fn whole(x: &Block32<'_>, weight: impl Fn(usize, usize) -> i32) -> f32 {
-    let half = |h: usize| -> i32 {
-        (0..16)
-            .map(|i| weight(h, i) * i32::from(x.halves[h][i]))
-            .sum()
-    };
+    let half = |h: usize| -> i32 { part(x.high[h], x.low[h], |i| weight(h, i)) };
     (half(0) + half(1)) as f32
 }
 
@@ -132,11 +130,14 @@ fn groups256(x: Operand<'_>) -> &[Group256] {
     groups
 }
 
-/// Sum of `weight(i) * x[i]` over a part of a group.
-fn part(x: &[i8], weight: impl Fn(usize) -> i32) -> i32 {
-    x.iter()
+/// Sum of `weight(i) * x[i]` over a part of a group, given by its two planes.
+fn part(high: &[i8], low: &[i8], weight: impl Fn(usize) -> i32) -> i32 {
+    let whole = |(high, low): (&i8, &i8)| 128 * i32::from(*high) + i32::from(*low);
+    high.iter()
+        .zip(low)
+        .map(whole)
         .enumerate()
-        .map(|(i, x)| weight(i) * i32::from(*x))
+        .map(|(i, x)| weight(i) * x)
         .sum()
 }
 
@@ -148,13 +149,14 @@ fn eight_groups(
     scales: &[u8; 12],
     weight: impl Fn(usize, usize) -> i32,
 ) -> f32 {
-    let (mut products, mut minima) = (0i32, 0f32);
-    for (g, values) in x.values.chunks_exact(32).enumerate() {
+    let (mut products, mut minima) = (0f32, 0f32);
+    for g in 0..8 {
+        let (high, low) = (&x.high[32 * g..][..32], &x.low[32 * g..][..32]);
         let (scale, min) = k_scale_min(scales, g);
-        products += i32::from(scale) * part(values, |i| weight(g, i));
+        products += f32::from(scale) * part(high, low, |i| weight(g, i)) as f32;
         minima += f32::from(min) * (x.sum[2 * g] + x.sum[2 * g + 1]);
     }
-    x.scale * (d * products as f32 - dmin * minima)
+    x.scale * (d * products - dmin * minima)
 }
 
 pub(super) fn dot_q4_k(row: &[u8], x: Operand<'_>) -> f32 {
@@ -193,11 +195,13 @@ pub(super) fn dot_q6_k(row: &[u8], x: Operand<'_>) -> f32 {
             let high = (w.qh[32 * half + i] >> (2 * k)) & 3;
             i32::from(low | (high << 4)) - 32
         };
-        let groups = x.values.chunks_exact(16).enumerate();
-        let products: i32 = groups
-            .map(|(g, x)| i32::from(w.scales[g]) * part(x, |i| weight(g, i)))
-            .sum();
-        w.d.to_f32() * x.scale * products as f32
+        let product = |g: usize| {
+            let whole = part(&x.high[16 * g..][..16], &x.low[16 * g..][..16], |i| {
+                weight(g, i)
+            });
+            f32::from(w.scales[g]) * whole as f32
+        };
+        w.d.to_f32() * x.scale * (0..16).map(product).sum::<f32>()
     };
     as_blocks::<BlockQ6K>(row)
         .iter()

@@ -63,26 +63,12 @@ impl Owned {
         let mut int32 = vec![];
         let mut int256 = vec![];
         for row in x.chunks_exact(cols) {
-            let mut groups = vec![
-                Group32 {
-                    values: [0; 128],
-                    scale: [0.0; 16],
-                    sum: [0.0; 16]
-                };
-                cols.div_ceil(128)
-            ];
+            let mut groups = vec![Group32::ZERO; cols.div_ceil(128)];
             if cols.is_multiple_of(32) {
                 quantise_row32(Isa::Scalar, row, &mut groups);
             }
             int32.extend(groups);
-            let mut groups = vec![
-                Group256 {
-                    values: [0; 256],
-                    sum: [0.0; 16],
-                    scale: 0.0
-                };
-                cols / 256
-            ];
+            let mut groups = vec![Group256::ZERO; cols / 256];
             if cols.is_multiple_of(256) {
                 quantise_row256(Isa::Scalar, row, &mut groups);
             }
@@ -220,22 +206,30 @@ fn whole_numbers_are_exact() {
                 match ty {
                     TensorType::Q6_K => {
                         block[208..].copy_from_slice(&one);
-                        // Scales up to 15 keep the sums within 24 bits.
-                        block[192..208].iter_mut().for_each(|scale| *scale &= 15);
+                        // Small scales keep the sums within 24 bits.
+                        block[192..208].iter_mut().for_each(|scale| *scale &= 7);
                     }
-                    TensorType::Q4_1 | TensorType::Q5_1 | TensorType::Q4_K | TensorType::Q5_K => {
-                        block[..2].copy_from_slice(&one);
-                        block[2..4].copy_from_slice(&one);
+                    TensorType::Q4_1 | TensorType::Q5_1 => {
+                        block[..4].copy_from_slice(&[one, one].concat())
+                    }
+                    TensorType::Q4_K | TensorType::Q5_K => {
+                        block[..4].copy_from_slice(&[one, one].concat());
+                        block[4..12].iter_mut().for_each(|scales| *scales &= 7);
+                        block[12..16].iter_mut().for_each(|scales| *scales &= 0x37);
                     }
                     _ => block[..2].copy_from_slice(&one),
                 }
             }
-            // Every block holds a 127, so that the scale of activations is one.
+            // Every block holds the largest number, so that the scale of activations is one.
             let mut x: Vec<f32> = activations(2 * cols, seed, false)
                 .iter()
-                .map(|x| (x * 25.0).round())
+                .map(|x| (x * 6.0).round())
                 .collect();
-            x.iter_mut().step_by(32).for_each(|x| *x = 127.0);
+            let large = if seed % 2 == 0 { 16_256.0 } else { -16_256.0 };
+            x.iter_mut()
+                .skip(seed as usize % 32)
+                .step_by(ty.block_elems())
+                .for_each(|x| *x = large);
             let truth = matmul(Isa::Scalar, *ty, &weights, cols, &x);
             assert!(truth.iter().all(|sum| sum.fract() == 0.0));
             for isa in fast() {
@@ -260,10 +254,10 @@ fn the_scalar_kernels_are_what_the_blocks_mean() {
             .zip(&x)
             .map(|(w, x)| f64::from(*w) * f64::from(*x))
             .sum();
-        // Half a step of the activations (5 / 254) a term.
+        // Half a step of the activations (5 / 16256 / 2) a term.
         let integer = activation_kind(*ty) != ActivationKind::Float;
         let sum: f64 = values.iter().map(|w| f64::from(w.abs())).sum();
-        let bound = sum * if integer { 5.0 / 250.0 } else { 1e-5 };
+        let bound = sum * if integer { 5.0 / 32_000.0 } else { 1e-5 };
         assert!(
             (f64::from(found) - exact).abs() <= bound,
             "{ty}: {found}, exactly {exact}"

@@ -85,23 +85,43 @@ matmul!(matmul_q4_k_avx2, product256, Q4K, Int256);
 matmul!(matmul_q5_k_avx2, product256, Q5K, Int256);
 matmul!(matmul_q6_k_avx2, product256, Q6K, Int256);
 
-/// Per lane of 32 bits: the sum of four products of unsigned bytes, below 64, with signed ones.
+/// Per lane of 32 bits: `factor` times the sum of four products of unsigned bytes, below 64, with signed ones.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dot_unsigned(w: __m256i, x: __m256i) -> __m256i {
+fn dot_unsigned(w: __m256i, x: __m256i, factor: i16) -> __m256i {
     // A pair's sum is at most 2 * 63 * 127: it fits 16 bits.
-    _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(1))
+    _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(factor))
 }
 
-/// Per lane of 32 bits: the sum of four products of signed bytes; `x` is above -128.
+/// Per lane of 32 bits: `factor` times the sum of four products of signed bytes; `x` is above -128.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn dot_signed(w: __m256i, x: __m256i) -> __m256i {
+fn dot_signed(w: __m256i, x: __m256i, factor: i16) -> __m256i {
     // The signs of w move to x. A pair's sum is at most 2 * 128 * 127: it fits 16 bits.
-    _mm256_madd_epi16(
-        _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w)),
-        _mm256_set1_epi16(1),
-    )
+    let pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(factor))
+}
+
+/// Both halves of two blocks times one plane of activations, times `factor`, per lane.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn plane<const SIGNED: bool>(
+    w: &blocks32::Unpacked,
+    [first, second]: [__m256i; 2],
+    factor: i16,
+) -> __m256i {
+    if SIGNED {
+        return _mm256_add_epi32(
+            dot_signed(w.low, first, factor),
+            dot_signed(w.high, second, factor),
+        );
+    }
+    // Weights below 32: the sums of both halves fit 16 bits together.
+    let pairs = _mm256_add_epi16(
+        _mm256_maddubs_epi16(w.low, first),
+        _mm256_maddubs_epi16(w.high, second),
+    );
+    _mm256_madd_epi16(pairs, _mm256_set1_epi16(factor))
 }
 
 /// `R` rows times `T` tokens of a type with blocks of 32.
@@ -165,27 +185,21 @@ unsafe fn take32<W: Weights32, const T: usize>(
     half: usize,
 ) {
     for t in 0..T {
-        // SAFETY: the caller's promise about `x`; a group is 256 bytes, aligned to 64.
-        let (low, high, scale, sum) = unsafe {
+        // SAFETY: the caller's promise about `x`; the parts of a group are multiples of 32 bytes, aligned to 32.
+        let (high, low, scale, sum) = unsafe {
             let x = x.add(t * x_len);
-            let values = (&raw const (*x).values).cast::<__m256i>().add(half);
-            let floats = (&raw const (*x).scale).cast::<f32>().add(8 * half);
+            let planes = (&raw const (*x).high).cast::<__m256i>().add(half);
+            let floats = (&raw const (*x).scale).cast::<__m256>().add(half);
             (
-                _mm256_load_si256(values),
-                _mm256_load_si256(values.add(2)),
-                _mm256_load_ps(floats),
-                _mm256_load_ps(floats.add(16)),
+                [*planes, *planes.add(2)],
+                [*planes.add(4), *planes.add(6)],
+                *floats,
+                *floats.add(2),
             )
         };
-        let whole = if W::SIGNED {
-            _mm256_add_epi32(dot_signed(w.low, low), dot_signed(w.high, high))
-        } else {
-            // Below 32 each: the sums of both halves fit 16 bits together.
-            let pairs = _mm256_add_epi16(
-                _mm256_maddubs_epi16(w.low, low),
-                _mm256_maddubs_epi16(w.high, high),
-            );
-            _mm256_madd_epi16(pairs, _mm256_set1_epi16(1))
+        let whole = match W::SIGNED {
+            true => _mm256_add_epi32(plane::<true>(w, high, 128), plane::<true>(w, low, 1)),
+            false => _mm256_add_epi32(plane::<false>(w, high, 128), plane::<false>(w, low, 1)),
         };
         let whole = _mm256_cvtepi32_ps(whole);
         let value = match W::OFFSET {
@@ -225,10 +239,12 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
                 for part in 0..8 {
                     let (q, scale) = W::part(block, &head, part);
                     for t in 0..T {
-                        let x = (&raw const (*x.add(t * x_len + g)).values)
-                            .cast::<__m256i>()
-                            .add(part);
-                        let whole = _mm256_cvtepi32_ps(dot_unsigned(q, _mm256_load_si256(x)));
+                        let x = x.add(t * x_len + g);
+                        let high = *(&raw const (*x).high).cast::<__m256i>().add(part);
+                        let low = *(&raw const (*x).low).cast::<__m256i>().add(part);
+                        let whole =
+                            _mm256_add_epi32(dot_unsigned(q, high, 128), dot_unsigned(q, low, 1));
+                        let whole = _mm256_cvtepi32_ps(whole);
                         products[t] = _mm256_fmadd_ps(scale, whole, products[t]);
                     }
                 }

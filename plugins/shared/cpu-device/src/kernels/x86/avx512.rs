@@ -151,22 +151,22 @@ unsafe fn take32<W: Weights32, const R: usize, const T: usize>(
     x_len: usize,
 ) {
     for t in 0..T {
-        // SAFETY: the caller's promise about `x`; a group is 256 bytes, aligned to 64.
-        let (low, high, scale, sum) = unsafe {
+        // SAFETY: the caller's promise about `x`; the parts of a group are multiples of 64 bytes, aligned to 64.
+        let ([high0, high1, low0, low1], [scale, sum]) = unsafe {
             let x = x.add(t * x_len);
-            let values = (&raw const (*x).values).cast::<__m512i>();
-            let floats = (&raw const (*x).scale).cast::<f32>();
+            let planes = (&raw const (*x).high).cast::<__m512i>();
+            let floats = (&raw const (*x).scale).cast::<__m512>();
             (
-                _mm512_load_si512(values),
-                _mm512_load_si512(values.add(1)),
-                _mm512_load_ps(floats),
-                _mm512_load_ps(floats.add(16)),
+                [0, 1, 2, 3].map(|i| *planes.add(i)),
+                [*floats, *floats.add(1)],
             )
         };
         for r in 0..R {
             let w = &group[r];
-            let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.low, low);
-            let whole = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(whole, w.high, high));
+            let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.low, high0);
+            let whole = _mm512_slli_epi32::<7>(_mm512_dpbusd_epi32(whole, w.high, high1));
+            let whole = _mm512_dpbusd_epi32(whole, w.low, low0);
+            let whole = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(whole, w.high, low1));
             let value = match W::OFFSET {
                 Some(offset) => {
                     _mm512_mul_ps(w.d, _mm512_fnmadd_ps(_mm512_set1_ps(offset), sum, whole))
@@ -204,11 +204,11 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
                 for part in 0..4 {
                     let (q, scale) = W::part(block, &head, part);
                     for t in 0..T {
-                        let x = (&raw const (*x.add(t * x_len + g)).values)
-                            .cast::<__m512i>()
-                            .add(part);
-                        let whole =
-                            _mm512_dpbusd_epi32(_mm512_setzero_si512(), q, _mm512_load_si512(x));
+                        let x = x.add(t * x_len + g);
+                        let high = (&raw const (*x).high).cast::<__m512i>().add(part);
+                        let low = (&raw const (*x).low).cast::<__m512i>().add(part);
+                        let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), q, *high);
+                        let whole = _mm512_dpbusd_epi32(_mm512_slli_epi32::<7>(whole), q, *low);
                         products[t] =
                             _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(whole), products[t]);
                     }
