@@ -8,7 +8,9 @@ mod python;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
 
 use backplane_weights::Metadata;
 use minijinja::syntax::SyntaxConfig;
@@ -24,6 +26,16 @@ const TEMPLATE: &str = "tokenizer.chat_template";
 /// Steps that a template may take; 64 bytes of text that it makes count as one more. A conversation of 10,000 messages takes
 /// less than half of it.
 const FUEL: u64 = 4_000_000;
+
+/// The longest template, bytes. Published ones have up to some 30 KB.
+const LONGEST_SOURCE: usize = 128 << 10;
+
+/// Templates are compiled and rendered on a stack of their own: the depth of a template's expressions and values is bounded
+/// by its length and its steps only. Pages that aren't touched cost nothing.
+const STACK: usize = 256 << 20;
+
+/// How long rendering may take. Steps bound it but for a few operations that don't count theirs.
+const LONGEST_TIME: Duration = Duration::from_secs(30);
 
 /// One message of a conversation.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -68,6 +80,13 @@ impl ChatTemplate {
     /// # Errors
     /// [`Error::Template`] with the line that is not valid.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<Self, Error> {
+        if source.len() > LONGEST_SOURCE {
+            let problem = format!(
+                "the template has {} bytes, expected at most {LONGEST_SOURCE}",
+                source.len()
+            );
+            return Err(Error::Template { line: 0, problem });
+        }
         let mut environment = Environment::new();
         let syntax = SyntaxConfig::builder()
             .trim_blocks(true)
@@ -79,13 +98,17 @@ impl ChatTemplate {
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(|out, _, value| Ok(write!(out, "{}", python::Str(value))?));
-        environment.add_filter("string", |value: Value| python::Str(&value).to_string());
+        environment.add_filter("string", |value: Value| python::text_of(&value));
         environment.add_filter("tojson", python::to_json);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
-        environment
-            .add_template_owned("chat", without_generation_tags(source).into_owned())
-            .map_err(|error| template_error(&error))?;
+        let compiled = without_generation_tags(source).into_owned();
+        let environment = on_own_stack(move || {
+            environment
+                .add_template_owned("chat", compiled)
+                .map_err(|error| template_error(&error))?;
+            Ok(environment)
+        })?;
         let inner = Inner {
             environment,
             source: source.into(),
@@ -129,14 +152,16 @@ impl ChatTemplate {
             "add_generation_prompt".into(),
             opts.add_generation_prompt.into(),
         );
-        let template = self
-            .inner
-            .environment
-            .get_template("chat")
-            .map_err(|error| template_error(&error))?;
-        template
-            .render(Value::from(Serde(&context)))
-            .map_err(|error| template_error(&error))
+        let inner = self.inner.clone();
+        on_own_stack(move || {
+            let template = inner
+                .environment
+                .get_template("chat")
+                .map_err(|error| template_error(&error))?;
+            template
+                .render(Value::from(Serde(&context)))
+                .map_err(|error| template_error(&error))
+        })
     }
 
     /// The template as it was given.
@@ -155,13 +180,35 @@ impl Message {
     }
 }
 
+/// Runs `work` on a thread with a large stack, and waits for it no longer than `LONGEST_TIME`.
+fn on_own_stack<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let failed = |problem: String| Error::Template { line: 0, problem };
+    let (sender, receiver) = mpsc::channel();
+    let started = thread::Builder::new()
+        .name("chat-template".into())
+        .stack_size(STACK)
+        .spawn(move || {
+            // Nobody listens any more where it took too long.
+            let _ = sender.send(work());
+        });
+    started.map_err(|error| failed(format!("no thread to render it: {error}")))?;
+    receiver.recv_timeout(LONGEST_TIME).unwrap_or_else(|_| {
+        Err(failed(format!(
+            "took longer than {} s",
+            LONGEST_TIME.as_secs()
+        )))
+    })
+}
+
 /// What a template says to `raise_exception`.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Refusal(String);
 
 fn raise_exception(message: Value) -> Result<Value, minijinja::Error> {
-    let refusal = Refusal(python::Str(&message).to_string());
+    let refusal = Refusal(python::text_of(&message));
     Err(minijinja::Error::new(ErrorKind::InvalidOperation, refusal.0.clone()).with_source(refusal))
 }
 
@@ -277,6 +324,3 @@ fn end_of_raw(text: &str) -> usize {
         .find(is_end)
         .map_or(text.len(), |(index, _)| index)
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,20 +4,30 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use minijinja::value::{Kwargs, Rest, ValueKind};
 use minijinja::{Error, ErrorKind, Value};
-use serde_json::Value as Json;
 
 /// Prints a value as Python's `str` does. The undefined value prints nothing.
 pub(super) struct Str<'a>(pub(super) &'a Value);
 
-/// Prints a value as Python's `repr` does.
-struct Repr<'a>(&'a Value);
+/// Prints a value as Python's `repr` does; inside so many lists and dicts.
+struct Repr<'a>(&'a Value, usize);
+
+/// A value's text, as `str` gives it.
+pub(super) fn text_of(value: &Value) -> String {
+    let mut text = String::new();
+    // Only a value that is itself broken fails to print; what was printed of it stands.
+    let _ = write!(text, "{}", Str(value));
+    text
+}
+
+/// Lists and dicts within each other that are printed; deeper ones are three dots. They would exhaust the stack, and no conversation has them.
+const DEEPEST: usize = 200;
 
 impl Display for Str<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
             ValueKind::Undefined => Ok(()),
             ValueKind::String => Display::fmt(self.0, f),
-            _ => Display::fmt(&Repr(self.0), f),
+            _ => Display::fmt(&Repr(self.0, 0), f),
         }
     }
 }
@@ -33,16 +43,15 @@ impl Display for Repr<'_> {
                 Err(_) => Display::fmt(self.0, f),
             },
             ValueKind::String => write_quoted(self.0.as_str().unwrap_or_default(), f),
-            ValueKind::Seq => write_list(
-                self.0,
-                ('[', ']'),
-                |item, f| Display::fmt(&Repr(item), f),
-                f,
-            ),
+            ValueKind::Seq | ValueKind::Map if self.1 >= DEEPEST => f.write_str("..."),
+            ValueKind::Seq => {
+                let item = |item: &Value, f: &mut Formatter<'_>| Repr(item, self.1 + 1).fmt(f);
+                write_list(self.0, ('[', ']'), item, f)
+            }
             ValueKind::Map => {
                 let item = |key: &Value, f: &mut Formatter<'_>| {
                     let value = self.0.get_item(key).unwrap_or_default();
-                    write!(f, "{}: {}", Repr(key), Repr(&value))
+                    write!(f, "{}: {}", Repr(key, self.1 + 1), Repr(&value, self.1 + 1))
                 };
                 write_list(self.0, ('{', '}'), item, f)
             }
@@ -171,13 +180,8 @@ pub(super) fn to_json(
         };
         (style.item_separator, style.key_separator) = (items, keys);
     }
-    if value.is_undefined() {
-        return Err(invalid("tojson: the value is undefined"));
-    }
-    let json = serde_json::to_value(value).map_err(|error| invalid(format!("tojson: {error}")))?;
     let mut out = String::new();
-    write_json(&json, &style, 0, &mut out)
-        .map_err(|_| invalid("tojson: the text is longer than 64 MiB"))?;
+    write_json(value, &style, 0, &mut out)?;
     Ok(Value::from(out))
 }
 
@@ -195,47 +199,82 @@ fn indent_text(indent: Value) -> Result<String, Error> {
     }
 }
 
-fn write_json(json: &Json, style: &JsonStyle, depth: usize, out: &mut String) -> fmt::Result {
-    match json {
-        Json::Null => out.write_str("null"),
-        Json::Bool(value) => write!(out, "{value}"),
-        Json::Number(number) => match number.as_f64().filter(|_| number.is_f64()) {
-            Some(number) => write_float(number, out),
-            None => write!(out, "{number}"),
-        },
-        Json::String(text) => write_json_text(text, style.ensure_ascii, out),
-        Json::Array(items) if items.is_empty() => out.write_str("[]"),
-        Json::Object(fields) if fields.is_empty() => out.write_str("{}"),
-        Json::Array(items) => {
-            out.push('[');
-            for (index, item) in items.iter().enumerate() {
-                begin_item(index, style, depth + 1, out)?;
-                write_json(item, style, depth + 1, out)?;
-            }
-            begin_line(style, depth, out);
-            out.write_str("]")
+fn write_json(
+    value: &Value,
+    style: &JsonStyle,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
+    if depth > DEEPEST {
+        return Err(invalid(format!(
+            "tojson: the value is nested more than {DEEPEST} deep"
+        )));
+    }
+    let unprintable = |_| invalid("tojson: the value cannot be printed");
+    match value.kind() {
+        ValueKind::None => out.push_str("null"),
+        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
+        ValueKind::Number if value.is_integer() => write!(out, "{value}").map_err(unprintable)?,
+        ValueKind::Number => {
+            write_float(f64::try_from(value.clone())?, out).map_err(unprintable)?
         }
-        Json::Object(fields) => {
-            let mut fields: Vec<_> = fields.iter().collect();
+        ValueKind::String => {
+            write_json_text(value.as_str().unwrap_or_default(), style.ensure_ascii, out)
+        }
+        ValueKind::Seq | ValueKind::Iterable => {
+            out.push('[');
+            let mut count = 0;
+            for item in value.try_iter()? {
+                begin_item(count, style, depth + 1, out)?;
+                write_json(&item, style, depth + 1, out)?;
+                count += 1;
+            }
+            end_items(count, style, depth, out);
+            out.push(']');
+        }
+        ValueKind::Map => {
+            let mut keys: Vec<Value> = value.try_iter()?.collect();
             if style.sort_keys {
-                fields.sort_by_key(|&(key, _)| key);
+                keys.sort();
             }
             out.push('{');
-            for (index, (key, value)) in fields.into_iter().enumerate() {
+            for (index, key) in keys.iter().enumerate() {
                 begin_item(index, style, depth + 1, out)?;
-                write_json_text(key, style.ensure_ascii, out)?;
+                let name = match key.kind() {
+                    ValueKind::None => "null".into(),
+                    ValueKind::Bool => key.is_true().to_string(),
+                    _ => text_of(key),
+                };
+                write_json_text(&name, style.ensure_ascii, out);
                 out.push_str(&style.key_separator);
-                write_json(value, style, depth + 1, out)?;
+                write_json(&value.get_item(key)?, style, depth + 1, out)?;
             }
-            begin_line(style, depth, out);
-            out.write_str("}")
+            end_items(keys.len(), style, depth, out);
+            out.push('}');
         }
+        kind => {
+            return Err(invalid(format!(
+                "tojson: a value of kind {kind} has no JSON"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn end_items(count: usize, style: &JsonStyle, depth: usize, out: &mut String) {
+    if count > 0 {
+        begin_line(style, depth, out);
     }
 }
 
-fn begin_item(index: usize, style: &JsonStyle, depth: usize, out: &mut String) -> fmt::Result {
+fn begin_item(
+    index: usize,
+    style: &JsonStyle,
+    depth: usize,
+    out: &mut String,
+) -> Result<(), Error> {
     if out.len() > LONGEST_JSON {
-        return Err(fmt::Error);
+        return Err(invalid("tojson: the text is longer than 64 MiB"));
     }
     if index > 0 {
         out.push_str(&style.item_separator);
@@ -251,7 +290,7 @@ fn begin_line(style: &JsonStyle, depth: usize, out: &mut String) {
     }
 }
 
-fn write_json_text(text: &str, ensure_ascii: bool, out: &mut String) -> fmt::Result {
+fn write_json_text(text: &str, ensure_ascii: bool, out: &mut String) {
     out.push('"');
     for character in text.chars() {
         match character {
@@ -264,12 +303,11 @@ fn write_json_text(text: &str, ensure_ascii: bool, out: &mut String) -> fmt::Res
             '\u{c}' => out.push_str("\\f"),
             character if character < ' ' || ensure_ascii && !(' '..='~').contains(&character) => {
                 for unit in character.encode_utf16(&mut [0; 2]) {
-                    write!(out, "\\u{unit:04x}")?;
+                    out.push_str(&format!("\\u{unit:04x}"));
                 }
             }
             character => out.push(character),
         }
     }
     out.push('"');
-    Ok(())
 }
