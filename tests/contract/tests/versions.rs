@@ -1,0 +1,372 @@
+//! Version skew: the contract as its next minor and next major version would be, built from this checkout's sources with
+//! the growth that its rules allow, against the contract as it is.
+
+use backplane::loader::{LoadRequest, TracingServices, open};
+use backplane_contract_tests::{build, module_path, target_dir, workspace_root};
+use backplane_plugin_api::abi::CONTRACT_VERSION;
+use backplane_plugin_api::{
+    Context, Control, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions, Prompt,
+    Sampling, VerdictState,
+};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, OnceLock};
+
+/// What the next minor version adds, each where the rules of growth allow it: file, text that is there, text instead.
+const GROWTH: &[(&str, &str, &str)] = &[
+    // A field of the root module.
+    (
+        "src/abi.rs",
+        "extern \"C\" fn(data::Context, traits::HostServicesObject) -> RResult<traits::BackendObject, data::Error>,\n",
+        "extern \"C\" fn(data::Context, traits::HostServicesObject) -> RResult<traits::BackendObject, data::Error>,\n    \
+         /// Where to read more.\n    pub homepage: RStr<'static>,\n",
+    ),
+    (
+        "src/export.rs",
+        "                    new_backend,\n",
+        "                    new_backend,\n homepage: \"https://example.org\".into(),\n",
+    ),
+    // A method of the backend, which hosts call, with a default for modules that lack it.
+    (
+        "src/abi/traits.rs",
+        "    fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;\n}\n\n/// See [`sdk::TextModel`]",
+        "    fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;\n    /// A number.\n    \
+         fn number(&self) -> u32 { 7 }\n}\n\n/// See [`sdk::TextModel`]",
+    ),
+    (
+        "src/export.rs",
+        "impl abi::traits::Backend for ExportedBackend {\n",
+        "impl abi::traits::Backend for ExportedBackend {\n    fn number(&self) -> u32 { 9 }\n",
+    ),
+    (
+        "src/import.rs",
+        "self.object.version().into()",
+        "format!(\"{}+number.{}\", self.object.version(), self.object.number())",
+    ),
+    // A method of the sink, which modules call, with a default for hosts that lack it.
+    (
+        "src/abi/traits.rs",
+        "    fn should_stop(&self) -> bool;\n}\n\n/// See [`sdk::BatchSink`]",
+        "    fn should_stop(&self) -> bool;\n    /// Whether to stop right now.\n    \
+         fn should_stop_now(&self) -> bool { false }\n}\n\n/// See [`sdk::BatchSink`]",
+    ),
+    (
+        "src/export.rs",
+        "        self.sink.should_stop()\n",
+        "        self.sink.should_stop() || self.sink.should_stop_now()\n",
+    ),
+];
+
+/// A program that opens the module at its first argument with the newer contract, and says what it found.
+const DRIVER: &str = r#"
+mod loader;
+use backplane_plugin_api::abi::{PluginModuleRef, abi_stable::library::lib_header_from_path};
+use backplane_plugin_api::*;
+use std::sync::Arc;
+fn main() {
+    let path = std::path::PathBuf::from(std::env::args_os().nth(1).unwrap());
+    let request = loader::LoadRequest { path: &path, context: Context::default(), sha256: None };
+    let plugin = match loader::open(&request, Arc::new(loader::TracingServices { plugin: "test".into() })) {
+        Ok(plugin) => plugin,
+        Err(verdict) => return println!("{verdict}"),
+    };
+    let header = lib_header_from_path(&plugin.path).unwrap();
+    let module = unsafe { header.init_root_module_with_unchecked_layout::<PluginModuleRef>() }.unwrap();
+    let homepage = module.homepage().map(|text| text.to_string());
+    let model = plugin.backend.load(std::env::args_os().nth(2).unwrap().as_ref(), &LoadOptions::default()).unwrap();
+    let mut said = String::new();
+    let sampling = Sampling { temperature: Some(0.0), ..Sampling::default() };
+    let options = GenerateOptions { sampling, ..GenerateOptions::default() };
+    let request = GenerateRequest { prompt: Prompt::text("across versions"), options };
+    let done = model.generate(&request, &mut |event: Event<'_>| {
+        if let Event::Token { text, .. } | Event::Text { text } = event { said.push_str(text); }
+        Control::Continue
+    }).unwrap();
+    println!("{} {} {} {homepage:?} {said:?} {:?}", plugin.name, plugin.contract_version, plugin.backend.version(), done.finish_reason);
+}
+"#;
+
+struct Skew {
+    /// A module of the next minor version.
+    newer: PathBuf,
+    /// A module of the next major version.
+    major: PathBuf,
+    /// A host of the next minor version.
+    newer_host: PathBuf,
+}
+
+fn ours() -> (u64, u64) {
+    let mut parts = CONTRACT_VERSION
+        .split('.')
+        .map(|part| part.parse().unwrap());
+    (parts.next().unwrap(), parts.next().unwrap())
+}
+
+fn next_minor() -> String {
+    format!("{}.{}.0", ours().0, ours().1 + 1)
+}
+
+fn next_major() -> String {
+    format!("{}.0.0", ours().0 + 1)
+}
+
+/// Writes a file unless it has that content already, so that what is built from it stays fresh.
+fn put(path: &Path, content: &str) {
+    if fs::read_to_string(path).is_ok_and(|now| now == content) {
+        return;
+    }
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, content).unwrap();
+}
+
+/// Copies a folder's files, changed.
+fn copy(from: &Path, to: &Path, change: &dyn Fn(&Path, String) -> String) {
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target, change);
+        } else {
+            put(&target, &change(&path, fs::read_to_string(&path).unwrap()));
+        }
+    }
+}
+
+/// A crate's manifest that stands without the workspace: what it inherits is written out, the contract is at `api`.
+fn detached(manifest: &str, version: &str, api: &Path) -> String {
+    let root = fs::read_to_string(workspace_root().join("Cargo.toml")).unwrap();
+    let api_line = format!("backplane-plugin-api = {{ path = {api:?} }}");
+    let inherited = |key: &str| match key {
+        "version" => format!("version = {version:?}"),
+        "backplane-plugin-api" => api_line.clone(),
+        _ => {
+            let start = format!("{key} = ");
+            root.lines()
+                .find(|line| line.starts_with(&start))
+                .unwrap_or_else(|| panic!("{key} is not in the workspace"))
+                .to_owned()
+        }
+    };
+    let lines = manifest.replace("[lints]\nworkspace = true\n", "");
+    lines
+        .lines()
+        .map(|line| match line.split_once(".workspace = true") {
+            Some((key, _)) => inherited(key),
+            None if line.contains("workspace = true") => inherited(line.split(' ').next().unwrap()),
+            None if line.starts_with("version = ") => format!("version = {version:?}"),
+            None => line.to_owned(),
+        })
+        .map(|line| line + "\n")
+        .collect()
+}
+
+/// Lays out the contract at `version` and the test plugin's engine on it; gives the engine's folder.
+fn contract_at(skew: &Path, version: &str, growth: &[(&str, &str, &str)]) -> PathBuf {
+    let root = workspace_root();
+    let (api, engine) = (
+        skew.join(format!("api-{version}")),
+        skew.join(format!("engine-{version}")),
+    );
+    let source = root.join("plugin-api");
+    copy(&source.join("src"), &api.join("src"), &|path, text| {
+        let name = path.strip_prefix(&source).unwrap().to_str().unwrap();
+        growth
+            .iter()
+            .filter(|(file, ..)| *file == name)
+            .fold(text, |text, (_, before, after)| {
+                assert_eq!(
+                    text.matches(before).count(),
+                    1,
+                    "{name}: the place to grow has moved: {before}"
+                );
+                text.replace(before, after)
+            })
+    });
+    put(
+        &api.join("build.rs"),
+        &fs::read_to_string(source.join("build.rs")).unwrap(),
+    );
+    let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
+    put(&api.join("Cargo.toml"), &detached(&manifest, version, &api));
+    let source = root.join("tests/modules/echo");
+    copy(&source.join("src"), &engine.join("src"), &|_, text| text);
+    let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
+    put(
+        &engine.join("Cargo.toml"),
+        &detached(&manifest, version, &api),
+    );
+    engine
+}
+
+/// Lays out and builds everything, once. One workspace holds all: the packages that share a name differ in version.
+fn skew() -> &'static Skew {
+    static BUILT: OnceLock<Skew> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let root = workspace_root();
+        let skew = target_dir().join("contract-skew");
+        let workspace = skew.join("workspace");
+        let (minor, major) = (next_minor(), next_major());
+        for (package, version, growth) in [("skew-minor", &minor, GROWTH), ("skew-major", &major, &[][..])] {
+            let engine = contract_at(&skew, version, growth);
+            let api = skew.join(format!("api-{version}"));
+            put(
+                &workspace.join(package).join("Cargo.toml"),
+                &format!(
+                    "[package]\nname = {package:?}\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[lib]\ncrate-type = [\"cdylib\"]\n\n\
+                     [dependencies]\nbackplane-plugin-api = {{ path = {api:?} }}\nbackplane-echo-engine = {{ path = {engine:?} }}\n"
+                ),
+            );
+            put(
+                &workspace.join(package).join("src/lib.rs"),
+                "use backplane_echo_engine::EchoBackend;\nbackplane_plugin_api::export_plugin! { name: \"skewed\", \
+                 backend: |context| EchoBackend::new(\"skewed\", env!(\"CARGO_PKG_VERSION\"), context) }\n",
+            );
+        }
+        let host = fs::read_to_string(root.join("host/Cargo.toml")).unwrap();
+        let dependencies: String = host
+            .lines()
+            .filter(|line| ["libloading", "semver", "sha2", "tracing."].iter().any(|name| line.starts_with(name)))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        let driver = format!(
+            "[package]\nname = \"skew-host\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n[dependencies]\n\
+             backplane-plugin-api.workspace = true\n{dependencies}"
+        );
+        let api = skew.join(format!("api-{minor}"));
+        put(&workspace.join("skew-host/Cargo.toml"), &detached(&driver, "0.1.0", &api));
+        put(&workspace.join("skew-host/src/main.rs"), DRIVER);
+        copy(&root.join("host/src/loader"), &workspace.join("skew-host/src/loader"), &|_, text| text);
+        put(
+            &workspace.join("Cargo.toml"),
+            "[workspace]\nresolver = \"3\"\nmembers = [\"skew-minor\", \"skew-major\", \"skew-host\"]\n\n[profile.dev]\ndebug = false\n",
+        );
+        if !workspace.join("Cargo.lock").exists() {
+            // The same versions of everything else.
+            fs::copy(root.join("Cargo.lock"), workspace.join("Cargo.lock")).unwrap();
+        }
+        let target = skew.join("target");
+        let built = |package| build(&workspace, &target, package, &["build"], &[]);
+        Skew { newer: built("skew-minor"), major: built("skew-major"), newer_host: built("skew-host") }
+    })
+}
+
+fn model(folder: &tempfile::TempDir) -> PathBuf {
+    let path = folder.path().join("model.echo");
+    fs::write(&path, "anything").unwrap();
+    path
+}
+
+/// What a host of the next minor version says of a module.
+fn newer_host_says(module: &Path) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(&skew().newer_host)
+        .arg(module)
+        .arg(model(&folder))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn a_newer_module_works_in_this_host() {
+    let request = LoadRequest {
+        path: &skew().newer,
+        context: Context::default(),
+        sha256: None,
+    };
+    let plugin = open(
+        &request,
+        Arc::new(TracingServices {
+            plugin: "test".into(),
+        }),
+    )
+    .unwrap();
+    assert_eq!(
+        (plugin.name.as_str(), plugin.contract_version),
+        ("skewed", next_minor())
+    );
+    let folder = tempfile::tempdir().unwrap();
+    let loaded = plugin
+        .backend
+        .load(&model(&folder), &LoadOptions::default())
+        .unwrap();
+    let mut said = String::new();
+    let sampling = Sampling {
+        temperature: Some(0.0),
+        ..Sampling::default()
+    };
+    let options = GenerateOptions {
+        sampling,
+        ..GenerateOptions::default()
+    };
+    let request = GenerateRequest {
+        prompt: Prompt::text("newer"),
+        options,
+    };
+    // The module asks the sink a question that this host's sink does not know: its default answers.
+    let done = loaded
+        .generate(&request, &mut |event: Event<'_>| {
+            if let Event::Token { text, .. } | Event::Text { text } = event {
+                said.push_str(text);
+            }
+            Control::Continue
+        })
+        .unwrap();
+    assert_eq!(
+        (said.as_str(), done.finish_reason),
+        ("newer", FinishReason::Stop)
+    );
+}
+
+#[test]
+fn an_older_module_works_in_a_newer_host() {
+    let said = newer_host_says(&module_path("backplane-module-echo-b"));
+    // The module lacks the field and the method: there is no homepage, and the default number.
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!(
+        said,
+        format!("echo_b {CONTRACT_VERSION} {version}+number.7 None \"across versions\" Stop")
+    );
+}
+
+#[test]
+fn what_was_added_works_where_both_have_it() {
+    let said = newer_host_says(&skew().newer);
+    let homepage = "Some(\"https://example.org\")";
+    assert_eq!(
+        said,
+        format!(
+            "skewed {} 0.1.0+number.9 {homepage} \"across versions\" Stop",
+            next_minor()
+        )
+    );
+}
+
+#[test]
+fn the_next_major_is_refused_with_both_versions() {
+    let request = LoadRequest {
+        path: &skew().major,
+        context: Context::default(),
+        sha256: None,
+    };
+    let verdict = open(
+        &request,
+        Arc::new(TracingServices {
+            plugin: "test".into(),
+        }),
+    )
+    .unwrap_err();
+    assert_eq!(verdict.state, VerdictState::Incompatible);
+    let both = format!(
+        "built against contract {}; this host has contract {CONTRACT_VERSION}",
+        next_major()
+    );
+    assert!(verdict.message.ends_with(&both), "{verdict}");
+    assert_eq!(verdict.action, "update Backplane");
+}
