@@ -9,6 +9,19 @@
 //! [`EngineOptions::max_step_tokens`] in all. Callers wait on a channel and hand events to their sinks on their own
 //! thread.
 //!
+//! ```no_run
+//! use backplane_plugin_api::sdk::Backend;
+//! use backplane_plugin_api::types::LoadOptions;
+//! use backplane_program::{Device, Interpreter};
+//! use backplane_text_engine::TextBackend;
+//! use std::sync::Arc;
+//!
+//! let backend = TextBackend::new("reference", "1.0.0", |_: &LoadOptions| Ok(Arc::new(Interpreter) as Arc<dyn Device>));
+//! let model = backend.load("model.gguf".as_ref(), &LoadOptions::default())?;
+//! println!("{}", model.info().name);
+//! # Ok::<(), backplane_plugin_api::types::Error>(())
+//! ```
+//!
 //! Rules that users meet:
 //! - A prompt must be shorter than the context; it is never cut. `max_tokens` is bounded by what the context leaves: a
 //!   generation that reaches the end of the context first ends with `ContextFull`. `max_tokens` 0 generates nothing and
@@ -20,6 +33,18 @@
 //!   requests wait in order of arrival. Pages of ended sequences are kept, so that later prompts that begin alike don't
 //!   read that part again, and given up, oldest first, when pages are needed.
 //! - After `close`, generating and classifying err with `Closed`; the tokenizer and the template go on working.
+//!
+//! Metrics of a model:
+//!
+//! | name | what |
+//! |---|---|
+//! | `tokens_prompt_total`, `prefix_cached_tokens_total` | tokens of prompts; those of them taken from the cache |
+//! | `tokens_generated_total` | tokens generated |
+//! | `requests_total`, `requests_cancelled_total` | sequences begun; sequences ended by their callers |
+//! | `steps_total` | steps of the device |
+//! | `sequences_running`, `sequences_waiting` | now |
+//! | `kv_pages_total`, `kv_pages_used`, `kv_pages_cached` | cache pages: all; held by sequences; kept for later prompts |
+//! | `kv_bytes`, `kv_bytes_limit` | memory of the pages ever written; of all pages |
 //!
 //! Invariant: nothing here knows a device, an architecture or a host.
 

@@ -33,6 +33,12 @@ fn texts_are_the_same_alone_and_side_by_side() {
     assert_eq!(watch.widest.load(std::sync::atomic::Ordering::SeqCst), 4);
 }
 
+#[test]
+fn a_soak_leaves_every_page_free_or_cached() {
+    let (backend, _) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
+    check_soak(&backend, &tiny("llama3-gqa"));
+}
+
 fn messages(value: &serde_json::Value) -> Vec<ChatMessage> {
     serde_json::from_value(value.clone()).unwrap()
 }
@@ -103,6 +109,58 @@ fn tokens_agree_where_the_margins_allow() {
     }
     println!("{equal} of {all} tokens are the reference's");
     assert!(equal * 64 >= all * 59, "{equal} of {all}");
+}
+
+#[test]
+fn odd_conversations_have_an_answer() {
+    let model = smol(&LoadOptions::default());
+    let render = |value: serde_json::Value| {
+        model.render_chat(&serde_json::from_value::<ChatRequest>(value).unwrap())
+    };
+    let request = |messages: serde_json::Value, options: serde_json::Value| {
+        serde_json::json!({ "messages": messages, "tools": null, "template_options": options, "options": {
+            "sampling": { "logit_bias": [] }, "stop": [], "stop_tokens": [], "ignore_end": false, "extra": {} } })
+    };
+    let empty = serde_json::json!([{ "role": "user", "content": "" }]);
+    let text = render(request(empty.clone(), serde_json::json!({}))).unwrap();
+    assert!(
+        text.ends_with("<|im_start|>user\n<|im_end|>\n<|im_start|>assistant\n"),
+        "{text}"
+    );
+    let closed = render(request(
+        empty.clone(),
+        serde_json::json!({ "add_generation_prompt": false }),
+    ))
+    .unwrap();
+    assert!(
+        closed.ends_with("<|im_start|>user\n<|im_end|>\n"),
+        "{closed}"
+    );
+
+    let null = serde_json::json!([{ "role": "assistant", "content": null, "tool_calls": [] }]);
+    let error = render(request(null, serde_json::json!({}))).unwrap_err();
+    assert!(error.message.contains("chat template line"), "{error}");
+    for options in [
+        serde_json::json!({ "messages": [] }),
+        serde_json::json!({ "add_generation_prompt": 1 }),
+    ] {
+        assert_eq!(
+            render(request(empty.clone(), options)).unwrap_err().field,
+            "template_options"
+        );
+    }
+
+    let long = vec![ChatMessage::new("user", "word ".repeat(9000))];
+    let request = ChatRequest {
+        messages: long,
+        options: greedy(1),
+        ..ChatRequest::default()
+    };
+    let error = model.chat(&request, &mut Collect::default()).unwrap_err();
+    assert_eq!(
+        error.code,
+        backplane_plugin_api::types::ErrorCode::ContextOverflow
+    );
 }
 
 #[test]

@@ -303,3 +303,22 @@ fn text_prompts_get_one_bos() {
     );
     assert!(!tokens.is_empty());
 }
+
+/// Random tokens of a random model are mostly broken characters: the stream gives what the whole bytes would, and never
+/// a part of a character.
+#[test]
+fn the_stream_is_the_text_of_the_tokens() {
+    let (model, _) = load_tiny("llama3-gqa", &context(400, 2));
+    let mut broken = 0;
+    for seed in 0..20 {
+        let (told, _) = generate(
+            &*model,
+            &tokens_request(&prompt(7, 5), seeded(seed, 10 + seed as u32)),
+        )
+        .unwrap();
+        let bytes = model.detokenize(&told.tokens, false).unwrap();
+        assert_eq!(told.text, String::from_utf8_lossy(&bytes));
+        broken += usize::from(told.text.ends_with('\u{fffd}'));
+    }
+    assert!(broken > 0, "no text ended within a character");
+}

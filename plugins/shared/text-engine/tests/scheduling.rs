@@ -296,58 +296,5 @@ fn a_panic_of_the_sink_cancels_only_its_request() {
 
 #[test]
 fn a_soak_leaves_every_page_free_or_cached() {
-    let (model, _) = load_tiny("llama3-gqa", &context(96, 3));
-    let request = |index: u32| {
-        let mut tokens = prompt(index % 4, 17);
-        tokens.extend(prompt(index, (index as usize * 7) % 60));
-        let length = (index * 5) % 30;
-        tokens_request(
-            &tokens,
-            if index.is_multiple_of(3) {
-                greedy(length)
-            } else {
-                seeded(u64::from(index), length)
-            },
-        )
-    };
-    let (fresh, _) = load_tiny("llama3-gqa", &context(96, 1));
-    let alone: Vec<Told> = (0..100)
-        .map(|index| generate(&*fresh, &request(index)).unwrap().0)
-        .collect();
-    std::thread::scope(|scope| {
-        for worker in 0..5 {
-            let (model, alone) = (&model, &alone);
-            scope.spawn(move || {
-                for index in (worker..100).step_by(5) {
-                    let stop = (index % 7 == 0).then_some(3);
-                    let mut sink = Collect {
-                        stop_after_tokens: stop,
-                        ..Collect::default()
-                    };
-                    let completion = model.generate(&request(index), &mut sink).unwrap();
-                    let alone = &alone[index as usize];
-                    if completion.finish_reason == FinishReason::Cancelled {
-                        assert_eq!(sink.told.tokens, alone.tokens[..3]);
-                    } else {
-                        assert_eq!(
-                            (&sink.told.tokens, &sink.told.text),
-                            (&alone.tokens, &alone.text)
-                        );
-                    }
-                }
-            });
-        }
-    });
-    let metrics = model.metrics();
-    assert_eq!(
-        (metrics["sequences_running"], metrics["sequences_waiting"]),
-        (0.0, 0.0)
-    );
-    assert_eq!(metrics["kv_pages_used"], 0.0);
-    assert!(
-        metrics["kv_pages_cached"] > 0.0 && metrics["kv_pages_cached"] <= metrics["kv_pages_total"]
-    );
-    assert_eq!(metrics["kv_pages_total"], 36.0);
-    assert!(metrics["tokens_generated_total"] > 500.0 && metrics["steps_total"] > 100.0);
-    assert!(metrics["kv_bytes"] > 0.0 && metrics["kv_bytes"] <= metrics["kv_bytes_limit"]);
+    check_soak(&backend().0, &tiny("llama3-gqa"));
 }

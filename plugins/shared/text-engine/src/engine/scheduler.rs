@@ -411,10 +411,6 @@ impl Scheduler {
             if sequence.remaining() > 0 {
                 continue;
             }
-            if read {
-                // Others may share the prompt's whole pages from now on.
-                self.pool.keep(&sequence.tokens, &mut sequence.pages, false);
-            }
             let Some(row) = rows.next() else {
                 ended.push((
                     index,
@@ -425,8 +421,14 @@ impl Scheduler {
             if sequence.cancel.load(Ordering::Relaxed) {
                 continue;
             }
-            if let Some(message) = advance(sequence, &self.tokenizer, row, &self.shared) {
-                ended.push((index, message));
+            match advance(sequence, &self.tokenizer, row, &self.shared) {
+                Some(message) => ended.push((index, message)),
+                // Others may share the prompt's whole pages from now on.
+                None if read => {
+                    let known = &sequence.tokens[..sequence.computed];
+                    self.pool.keep(known, &mut sequence.pages, false);
+                }
+                None => {}
             }
         }
         self.output.logits = logits;

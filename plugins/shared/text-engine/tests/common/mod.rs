@@ -3,8 +3,8 @@
 
 use backplane_plugin_api::sdk::{Backend, BatchSink, Sink, TextModel};
 use backplane_plugin_api::types::{
-    Completion, Control, Error, Event, GenerateOptions, GenerateRequest, LoadOptions, Prompt,
-    Sampling, TokenLogprob,
+    Completion, Control, Error, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions,
+    Prompt, Sampling, TokenLogprob,
 };
 use backplane_program::{
     Device, DeviceError, Executable, Interpreter, Limits, Program, Step, StepOutput,
@@ -356,4 +356,63 @@ pub fn check_same_texts(backend: &dyn Backend, path: &Path) {
         }
     });
     assert!(model.metrics()["prefix_cached_tokens_total"] > 100.0);
+}
+
+/// A hundred requests from five threads, some stopped, in a cache too small to keep everything: the same texts as
+/// alone, and no page lost.
+pub fn check_soak(backend: &dyn Backend, path: &Path) {
+    let model = backend.load(path, &context(96, 3)).unwrap();
+    let request = |index: u32| {
+        let mut tokens = prompt(index % 4, 17);
+        tokens.extend(prompt(index, (index as usize * 7) % 60));
+        let length = (index * 5) % 30;
+        tokens_request(
+            &tokens,
+            if index.is_multiple_of(3) {
+                greedy(length)
+            } else {
+                seeded(u64::from(index), length)
+            },
+        )
+    };
+    let fresh = backend.load(path, &context(96, 1)).unwrap();
+    let alone: Vec<Told> = (0..100)
+        .map(|index| generate(&*fresh, &request(index)).unwrap().0)
+        .collect();
+    std::thread::scope(|scope| {
+        for worker in 0..5 {
+            let (model, alone) = (&model, &alone);
+            scope.spawn(move || {
+                for index in (worker..100).step_by(5) {
+                    let stop = (index % 7 == 0).then_some(3);
+                    let mut sink = Collect {
+                        stop_after_tokens: stop,
+                        ..Collect::default()
+                    };
+                    let completion = model.generate(&request(index), &mut sink).unwrap();
+                    let alone = &alone[index as usize];
+                    if completion.finish_reason == FinishReason::Cancelled {
+                        assert_eq!(sink.told.tokens, alone.tokens[..3]);
+                    } else {
+                        assert_eq!(
+                            (&sink.told.tokens, &sink.told.text),
+                            (&alone.tokens, &alone.text)
+                        );
+                    }
+                }
+            });
+        }
+    });
+    let metrics = model.metrics();
+    assert_eq!(
+        (metrics["sequences_running"], metrics["sequences_waiting"]),
+        (0.0, 0.0)
+    );
+    assert_eq!(metrics["kv_pages_used"], 0.0);
+    assert!(
+        metrics["kv_pages_cached"] > 0.0 && metrics["kv_pages_cached"] <= metrics["kv_pages_total"]
+    );
+    assert_eq!(metrics["kv_pages_total"], 36.0);
+    assert!(metrics["tokens_generated_total"] > 500.0 && metrics["steps_total"] > 100.0);
+    assert!(metrics["kv_bytes"] > 0.0 && metrics["kv_bytes"] <= metrics["kv_bytes_limit"]);
 }
