@@ -28,9 +28,19 @@ pub(crate) struct BytePairs {
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
     symbols: Vec<Symbol>,
-    /// (rank, left symbol, id of the left, id of the right, id of the two joined), lowest rank first, then leftmost.
-    candidates: BinaryHeap<Reverse<(u32, u32, u32, u32, u32)>>,
+    candidates: BinaryHeap<Reverse<Candidate>>,
     spelling: String,
+}
+
+/// Two neighbours that a merge joins; lowest rank first, then leftmost.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    rank: u32,
+    /// Index of the left symbol.
+    left: u32,
+    /// The ids that the two had when this was found.
+    ids: (u32, u32),
+    joined: u32,
 }
 
 /// A part of a word. The index of a symbol is that of its first byte, so a symbol that was never merged is that byte.
@@ -124,11 +134,20 @@ impl BytePairs {
         let candidate = |symbols: &[Symbol], left: u32| {
             let symbol = symbols.get(left as usize)?;
             let next = symbols.get(symbol.next as usize)?;
-            let &(rank, joined) = self.merges.get(&(symbol.id, next.id))?;
-            Some(Reverse((rank, left, symbol.id, next.id, joined)))
+            let ids = (symbol.id, next.id);
+            let &(rank, joined) = self.merges.get(&ids)?;
+            Some(Reverse(Candidate {
+                rank,
+                left,
+                ids,
+                joined,
+            }))
         };
         candidates.extend((0..count).filter_map(|left| candidate(symbols, left)));
-        while let Some(Reverse((_, left, left_id, right_id, joined))) = candidates.pop() {
+        while let Some(Reverse(Candidate {
+            left, ids, joined, ..
+        })) = candidates.pop()
+        {
             let Symbol {
                 id,
                 previous,
@@ -142,7 +161,7 @@ impl BytePairs {
             else {
                 continue;
             };
-            if (id, id_of_right) != (left_id, right_id) {
+            if (id, id_of_right) != ids {
                 continue; // one of the two was merged otherwise meanwhile
             }
             symbols[right as usize].id = NONE;

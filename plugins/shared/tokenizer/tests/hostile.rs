@@ -1,4 +1,5 @@
 //! Vocabularies that aren't what they should be: one clear line each.
+#![allow(clippy::unwrap_used)] // in helpers of tests too
 
 use std::path::Path;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
 //! What holds for every text: bytes come back, and streaming gives what decoding at once gives.
+#![allow(clippy::unwrap_used)] // in helpers of tests too
 
 mod common;
 

@@ -1,4 +1,5 @@
 //! Token ids and bytes against llama.cpp's, for every tokenizer of the fixtures.
+#![allow(clippy::unwrap_used)] // in helpers of tests too
 
 mod common;
 

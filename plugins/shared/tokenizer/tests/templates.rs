@@ -1,4 +1,5 @@
 //! Chat templates against llama-server's prompts and against what Python's Jinja prints.
+#![allow(clippy::unwrap_used)] // in helpers of tests too
 
 mod common;
 
