@@ -8,7 +8,7 @@ use crate::kernels::{ActivationKind, Operand, Out, Tile, activation_kind};
 use crate::lower::{Arena, Attention, Kernel, Linears, lower};
 use crate::memory::Buffer;
 use crate::pool::Pool;
-use crate::vector::{self, Keys, Softmax, Turn};
+use crate::vector::{self, Page, Softmax, Turn};
 use backplane_program::{
     DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value, ValueId,
 };
@@ -33,7 +33,7 @@ pub(crate) struct CpuExecutable {
     logits: ValueId,
     marks: Vec<(String, ValueId)>,
     page_size: usize,
-    /// `[threads, page_size]`.
+    /// `[threads, stride of a cache page]`.
     scores: Buffer<f32>,
     /// Per token of the step: position, and index of its sequence.
     places: Vec<(usize, usize)>,
@@ -112,9 +112,10 @@ impl CpuExecutable {
             device: "cpu".into(),
             message: format!("{threads} threads could not be started: {error}"),
         })?;
+        let cache = Cache::new(program, &limits)?;
         let scores = pool
             .threads()
-            .checked_mul(limits.page_size)
+            .checked_mul(cache.stride())
             .ok_or_else(too_large)?;
         let mut places = vec![];
         places
@@ -130,7 +131,7 @@ impl CpuExecutable {
             int32,
             int256,
             ropes,
-            cache: Cache::new(program, &limits)?,
+            cache,
             checker,
             logits: program.logits,
             marks: program.marks.clone(),
@@ -538,7 +539,7 @@ impl Frame<'_> {
             value_dim,
             ..
         } = *attention;
-        let size = scores.page_size;
+        let (size, stride) = (scores.page_size, cache.stride());
         let group = heads / attention.kv_heads;
         let positions = |place: &(usize, usize)| {
             attention
@@ -558,7 +559,7 @@ impl Frame<'_> {
                 (
                     &self.row(attention.q, token)[head * key_dim..][..key_dim],
                     std::slice::from_raw_parts_mut(out, value_dim),
-                    std::slice::from_raw_parts_mut(scores.start.add(worker * size), size),
+                    std::slice::from_raw_parts_mut(scores.start.add(worker * stride), stride),
                 )
             };
             out.fill(0.0);
@@ -574,11 +575,13 @@ impl Frame<'_> {
                     (position + 1).min((index + 1) * size) - index * size,
                 );
                 let (keys, values) = cache.head(attention.cache, *page as usize, head / group);
-                let page = Keys {
-                    keys: &keys[from * key_dim..to * key_dim],
-                    values: &values[from * value_dim..to * value_dim],
+                let page = Page {
+                    keys,
+                    stride,
+                    values,
+                    from,
+                    to,
                 };
-                let scores = &mut scores[..to - from];
                 vector::attend(
                     self.isa,
                     query,

@@ -156,12 +156,21 @@ fn rope_body<const FUSED: bool>(
     }
 }
 
-/// One query head over a part of one page.
-pub(crate) struct Keys<'a> {
-    /// `[positions, key_dim]`.
+/// Positions that attention takes at once: pages are made up to a multiple.
+pub(crate) const POSITIONS: usize = 16;
+
+/// What one query head sees of a page.
+pub(crate) struct Page<'a> {
+    /// `[key_dim, stride]`.
     pub(crate) keys: &'a [f32],
+    /// Positions made up to a multiple of [`POSITIONS`].
+    pub(crate) stride: usize,
     /// `[positions, value_dim]`.
     pub(crate) values: &'a [f32],
+    /// First position seen.
+    pub(crate) from: usize,
+    /// One past the last.
+    pub(crate) to: usize,
 }
 
 /// The running state of one query head's softmax: see [`attend`].
@@ -180,27 +189,72 @@ impl Softmax {
     };
 }
 
+/// `query · key` of `POSITIONS` neighbours from `at` on; in four partial sums each.
+#[inline(always)]
+fn products<const FUSED: bool>(query: &[f32], page: &Page<'_>, at: usize) -> [f32; POSITIONS] {
+    let mut sums = [[0f32; POSITIONS]; 4];
+    let rows = page.keys.chunks_exact(4 * page.stride);
+    let (quads, rest) = (query.chunks_exact(4), query.chunks_exact(4).remainder());
+    for (query, rows) in quads.zip(rows) {
+        for (j, sums) in sums.iter_mut().enumerate() {
+            let row = &rows[j * page.stride + at..][..POSITIONS];
+            for i in 0..POSITIONS {
+                sums[i] = fma::<FUSED>(query[j], row[i], sums[i]);
+            }
+        }
+    }
+    let done = query.len() - rest.len();
+    for (d, query) in rest.iter().enumerate() {
+        let row = &page.keys[(done + d) * page.stride + at..][..POSITIONS];
+        for i in 0..POSITIONS {
+            sums[0][i] = fma::<FUSED>(*query, row[i], sums[0][i]);
+        }
+    }
+    std::array::from_fn(|i| (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]))
+}
+
+/// The larger, lane by lane; an element of `lanes` stays where the other is no number.
+#[inline(always)]
+fn larger(lanes: &mut [f32; 16], values: &[f32]) {
+    for (lane, value) in lanes.iter_mut().zip(values) {
+        *lane = if *value > *lane { *value } else { *lane };
+    }
+}
+
 #[inline(always)]
 fn attend_body<const FUSED: bool>(
     query: &[f32],
-    page: Keys<'_>,
+    page: Page<'_>,
     scale: f32,
     soft_cap: Option<f32>,
     scores: &mut [f32],
     state: &mut Softmax,
     out: &mut [f32],
 ) {
-    for (score, key) in scores.iter_mut().zip(page.keys.chunks_exact(query.len())) {
-        *score = dot::<FUSED>(query, key) * scale;
+    let first = page.from / POSITIONS * POSITIONS;
+    for (block, scores) in scores[..page.to.next_multiple_of(POSITIONS)]
+        .chunks_exact_mut(POSITIONS)
+        .enumerate()
+        .skip(first / POSITIONS)
+    {
+        let products = products::<FUSED>(query, &page, block * POSITIONS);
+        for (score, product) in scores.iter_mut().zip(products) {
+            *score = product * scale;
+        }
     }
+    let scores = &mut scores[page.from..page.to];
     if let Some(cap) = soft_cap {
         for score in scores.iter_mut() {
             *score = cap * (*score / cap).tanh();
         }
     }
-    let largest = scores
-        .iter()
-        .fold(state.largest, |a, b| if *b > a { *b } else { a });
+    let mut lanes = [state.largest; 16];
+    let parts = scores.chunks_exact(16);
+    larger(&mut lanes, parts.remainder());
+    parts.for_each(|part| larger(&mut lanes, part));
+    let largest = lanes
+        .into_iter()
+        .fold(state.largest, |a, b| if b > a { b } else { a });
     if largest > state.largest {
         let factor = exp::<FUSED>(state.largest - largest);
         state.largest = largest;
@@ -212,14 +266,19 @@ fn attend_body<const FUSED: bool>(
     for score in scores.iter_mut() {
         *score = exp::<FUSED>(*score - state.largest);
     }
-    for score in scores.iter() {
-        state.sum += *score;
+    let mut lanes = [0f32; 16];
+    for part in scores.chunks(16) {
+        for (lane, score) in lanes.iter_mut().zip(part) {
+            *lane += *score;
+        }
     }
+    state.sum += total(lanes);
+    let values = &page.values[page.from * out.len()..page.to * out.len()];
     let dim = out.len();
-    let (quads, rows) = (scores.chunks_exact(4), page.values.chunks_exact(4 * dim));
+    let (quads, rows) = (scores.chunks_exact(4), values.chunks_exact(4 * dim));
     let (rest, rest_rows) = (
         quads.remainder(),
-        page.values[scores.len() / 4 * 4 * dim..].chunks_exact(dim),
+        values[scores.len() / 4 * 4 * dim..].chunks_exact(dim),
     );
     for (score, rows) in quads.zip(rows) {
         let (a, b) = rows.split_at(2 * dim);
@@ -259,10 +318,10 @@ per_isa! {
     fn rope = rope_body(x: &[f32], turn: Turn<'_>, style: RopeStyle, head_dim: usize, out: &mut [f32])
 }
 per_isa! {
-    /// Takes the next positions (`scores.len()` of them, within one page) into a query head's attention. `out` holds the
+    /// Takes the next positions, within one page, into a query head's attention. `scores` is scratch, `[stride]`. `out` holds the
     /// sum of `e^(score - largest) * value`, to be divided by [`Softmax::sum`] at the end. What comes out depends on where
     /// the parts are cut, so callers cut at page ends only.
-    fn attend = attend_body(query: &[f32], page: Keys<'_>, scale: f32, soft_cap: Option<f32>, scores: &mut [f32],
+    fn attend = attend_body(query: &[f32], page: Page<'_>, scale: f32, soft_cap: Option<f32>, scores: &mut [f32],
         state: &mut Softmax, out: &mut [f32])
 }
 

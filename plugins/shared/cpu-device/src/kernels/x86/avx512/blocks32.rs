@@ -89,7 +89,14 @@ unsafe fn words(p: *const u8, step: usize) -> u64 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
 unsafe fn halves(p: *const u8, step: usize) -> __m512 {
     // SAFETY: the caller's promise.
-    let four = _mm_cvtph_ps(_mm_cvtsi64_si128(unsafe { words(p, step) } as i64));
+    four_lanes(unsafe { words(p, step) })
+}
+
+/// Four half-precision numbers, each in four lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
+fn four_lanes(words: u64) -> __m512 {
+    let four = _mm_cvtph_ps(_mm_cvtsi64_si128(words as i64));
     _mm512_permutexvar_ps(four_times(), _mm512_castps128_ps512(four))
 }
 
@@ -131,6 +138,25 @@ unsafe fn with_fifth(
     )
 }
 
+impl Q8_0 {
+    /// Puts four blocks of 32 values and their scales in order.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    fn in_order([a, b, c, d]: [__m256i; 4], scales: __m512) -> Unpacked {
+        let front = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
+        let back = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(c), d);
+        let sign = _mm512_set1_epi8(-128);
+        let low = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b10_00_10_00>(front, back), sign);
+        let high = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b11_01_11_01>(front, back), sign);
+        Unpacked {
+            low,
+            high,
+            d: scales,
+            m: _mm512_setzero_ps(),
+        }
+    }
+}
+
 impl Weights32 for Q8_0 {
     const BYTES: usize = 34;
     const OFFSET: Option<f32> = Some(128.0);
@@ -139,21 +165,29 @@ impl Weights32 for Q8_0 {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn unpack(p: *const u8) -> Unpacked {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 32 values.
-        let (a, b, d) = unsafe {
-            let block = |i: usize| _mm256_loadu_si256(p.add(34 * i + 2).cast());
-            let a = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(0)), block(1));
-            let b = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(block(2)), block(3));
-            (a, b, halves(p, 34))
-        };
-        let sign = _mm512_set1_epi8(-128);
-        let low = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b10_00_10_00>(a, b), sign);
-        let high = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b11_01_11_01>(a, b), sign);
-        Unpacked {
-            low,
-            high,
-            d,
-            m: _mm512_setzero_ps(),
+        unsafe {
+            Self::in_order(
+                [0, 1, 2, 3].map(|i| _mm256_loadu_si256(p.add(34 * i + 2).cast())),
+                halves(p, 34),
+            )
         }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn unpack_part(p: *const u8, blocks: usize) -> Unpacked {
+        let mut values = [_mm256_setzero_si256(); 4];
+        let mut scales = 0;
+        for i in 0..3 {
+            if i < blocks {
+                // SAFETY: block `i` is one of those that lie at `p`.
+                unsafe {
+                    values[i] = _mm256_loadu_si256(p.add(34 * i + 2).cast());
+                    scales |= u64::from(p.add(34 * i).cast::<u16>().read_unaligned()) << (16 * i);
+                }
+            }
+        }
+        Self::in_order(values, four_lanes(scales))
     }
 }
 
