@@ -204,6 +204,7 @@ impl Backend for TextBackend {
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn TextModel>> {
         self.check_options(options)?;
         let weights = Weights::open(path).map_err(unusable)?;
+        weights.prefetch();
         let program = backplane_models::lower(&weights).map_err(unusable)?;
         let config = self.config(options, &program)?;
         let limits = Limits {

@@ -117,6 +117,8 @@ impl Model {
             });
         }
         drop(sender);
+        // A caller that wants to stop at once costs no step.
+        call.poll(sink);
         if !jobs.is_empty() {
             self.engine.submit(jobs)?;
             call.wait(sink);
@@ -283,18 +285,21 @@ struct Request {
 }
 
 impl Call {
+    /// Asks the sink which of the open requests to stop.
+    fn poll(&mut self, sink: &dyn BatchSink) {
+        for (index, request) in self.requests.iter_mut().enumerate() {
+            if request.result.is_none() && !request.stopped && sink.should_stop(index) {
+                request.stop();
+            }
+        }
+    }
+
     /// Hands events to the sink until every request has ended.
     fn wait(&mut self, sink: &mut dyn BatchSink) {
         while self.requests.iter().any(|request| request.result.is_none()) {
             match self.receiver.recv_timeout(POLL) {
                 Ok((index, message)) => self.take(index, message, sink),
-                Err(RecvTimeoutError::Timeout) => {
-                    for (index, request) in self.requests.iter_mut().enumerate() {
-                        if request.result.is_none() && !request.stopped && sink.should_stop(index) {
-                            request.stop();
-                        }
-                    }
-                }
+                Err(RecvTimeoutError::Timeout) => self.poll(sink),
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }

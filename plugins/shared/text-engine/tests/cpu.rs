@@ -164,7 +164,7 @@ fn odd_conversations_have_an_answer() {
 }
 
 #[test]
-fn a_reply_comes_soon_and_ends() {
+fn a_reply_comes_and_ends() {
     drop(smol(&LoadOptions::default()));
     let started = Instant::now();
     let model = smol(&LoadOptions::default());

@@ -161,9 +161,8 @@ fn end_and_stop_tokens_end_without_text() {
     let (told, completion) = generate(&*model, &tokens_request(&tokens, options)).unwrap();
     assert_eq!(completion.finish_reason, FinishReason::Stop);
     assert_eq!(told.tokens, free.tokens[..at]);
-    assert!(
-        free.text.starts_with(&told.text.replace('\u{fffd}', "")) || told.text.contains('\u{fffd}')
-    );
+    let bytes = model.detokenize(&free.tokens[..at], false).unwrap();
+    assert_eq!(told.text, String::from_utf8_lossy(&bytes));
 }
 
 #[test]
@@ -177,9 +176,7 @@ fn stop_strings_are_found_across_tokens() {
         )
         .unwrap();
         let characters: Vec<char> = free.text.chars().collect();
-        if characters.len() < 12 {
-            continue;
-        }
+        assert!(characters.len() > 12, "{:?}", free.text);
         let stop: String = characters[6..10].iter().collect();
         let near_miss = format!("{stop}\u{1}never");
         let options = GenerateOptions {

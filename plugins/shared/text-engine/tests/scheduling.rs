@@ -68,7 +68,7 @@ fn only_the_one_that_overflows_errs() {
 #[test]
 fn stopping_in_the_prompt_takes_effect_within_a_chunk() {
     let (model, watch) = load_tiny("llama3-gqa", &context(1000, 2));
-    watch.sleep_ms.store(20, Ordering::SeqCst);
+    watch.sleep_ms.store(100, Ordering::SeqCst);
     let mut sink = Collect {
         stop_after_prefill: Some(2),
         ..Collect::default()
@@ -126,7 +126,7 @@ fn polling_stops_running_and_waiting_requests() {
             );
         }
         assert!(
-            asked.elapsed() < Duration::from_millis(500),
+            asked.elapsed() < Duration::from_secs(2),
             "{:?}",
             asked.elapsed()
         );
@@ -137,7 +137,7 @@ fn polling_stops_running_and_waiting_requests() {
 #[test]
 fn stopping_between_tokens_counts_what_was_given() {
     let (model, watch) = load_tiny("llama3-gqa", &context(500, 2));
-    watch.sleep_ms.store(2, Ordering::SeqCst);
+    watch.sleep_ms.store(10, Ordering::SeqCst);
     let mut sink = Collect {
         stop_after_tokens: Some(5),
         ..Collect::default()
@@ -156,7 +156,7 @@ fn stopping_between_tokens_counts_what_was_given() {
 #[test]
 fn a_short_request_is_not_held_up_by_a_long_prompt() {
     let (model, watch) = load_tiny("llama3-gqa", &context(1000, 2));
-    watch.sleep_ms.store(2, Ordering::SeqCst);
+    watch.sleep_ms.store(10, Ordering::SeqCst);
     std::thread::scope(|scope| {
         let long =
             scope.spawn(|| generate(&*model, &tokens_request(&prompt(1, 900), greedy(2))).unwrap());
