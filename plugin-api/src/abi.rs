@@ -81,6 +81,7 @@ pub struct PluginModule {
         data::Context,
         traits::HostServicesObject,
     ) -> RResult<traits::BackendObject, data::Error>,
+    // Fields of later minor versions go here.
 }
 
 impl RootModule for PluginModuleRef {

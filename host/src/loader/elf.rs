@@ -197,7 +197,7 @@ pub(super) fn check<R: Read + Seek>(source: &mut Source<R>) -> Result<(), Refusa
         }
         loads += usize::from(kind == LOAD);
         let (offset, size) = (segment.word(8, 4), segment.word(32, 16));
-        let end = offset.checked_add(size).unwrap_or(u64::MAX);
+        let end = offset.saturating_add(size);
         if end > source.length {
             return Err(truncated(&format!("segment {index}"), end, source.length));
         }

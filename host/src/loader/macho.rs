@@ -89,7 +89,7 @@ pub(super) fn check<R: Read + Seek>(source: &mut Source<R>, start: &[u8]) -> Res
         } else {
             (big(slice, 8, 4), big(slice, 12, 4))
         };
-        let end = offset.checked_add(size).unwrap_or(u64::MAX);
+        let end = offset.saturating_add(size);
         if end > source.length {
             return Err(truncated("the slice for this machine", end, source.length));
         }
@@ -159,9 +159,7 @@ fn check_thin<R: Read + Seek>(
             ));
         }
         if little(rest, 0, 4) == SEGMENT_64 && size >= 56 {
-            let end = little(rest, 40, 8)
-                .checked_add(little(rest, 48, 8))
-                .unwrap_or(u64::MAX);
+            let end = little(rest, 40, 8).saturating_add(little(rest, 48, 8));
             if end > length {
                 return Err(truncated(
                     &format!("the segment of load command {index}"),

@@ -34,38 +34,45 @@ pub fn check(older: &'static TypeLayout, newer: &'static TypeLayout) -> Result<(
 
 fn describe(errors: &AbiInstabilityErrors) -> LayoutMismatch {
     let dump = errors.to_string();
-    let line = errors
-        .errors
+    let Some(error) = errors.errors.iter().find(|error| !error.errs.is_empty()) else {
+        return LayoutMismatch {
+            line: "layouts differ".to_owned(),
+            dump,
+        };
+    };
+    // The innermost steps say where; those before them how one gets there.
+    let steps: Vec<_> = error
+        .stack_trace
         .iter()
-        .find(|error| !error.errs.is_empty())
-        .map_or_else(
-            || "layouts differ".to_owned(),
-            |error| {
-                let path = error
-                    .stack_trace
-                    .iter()
-                    .map(|step| one_line(&step.found.to_string(), 60))
-                    .collect::<Vec<_>>();
-                // The message is the last part of the error's own text, after the layouts.
-                let text = error.to_string();
-                let what = text
-                    .rsplit("\n\n")
-                    .find(|part| part.contains("Expected") || part.contains("Error"))
-                    .unwrap_or(&text);
-                format!(
-                    "at {}: {}",
-                    if path.is_empty() {
-                        "the root".to_owned()
-                    } else {
-                        path.join(" > ")
-                    },
-                    one_line(what, 160)
-                )
-            },
-        );
+        .map(|step| place(&step.found.to_string()))
+        .collect();
+    let innermost = &steps[steps.len().saturating_sub(3)..];
+    let place = if innermost.is_empty() {
+        "the root".to_owned()
+    } else {
+        innermost.join(" > ")
+    };
+    // The error's own text describes both types at length, then says what differs.
+    let text = error.to_string();
+    let what = ["Error:", "Expected:"]
+        .iter()
+        .find_map(|word| text.rfind(word))
+        .map_or(&*text, |at| &text[at..]);
     LayoutMismatch {
-        line: one_line(&line, 400),
+        line: format!("at {}: {}", one_line(&place, 200), one_line(what, 200)),
         dump,
+    }
+}
+
+/// `field: Type` of a step's text, which is `field_name:field type:Type size:…`.
+fn place(step: &str) -> String {
+    let between = |start: &str, end: &str| {
+        let rest = step.split_once(start)?.1;
+        Some(one_line(rest.split(end).next()?, 60))
+    };
+    match (between("field_name:", " type:"), between("type:", " size:")) {
+        (Some(field), Some(kind)) => format!("{}: {}", field.trim(), kind.trim()),
+        _ => one_line(step, 60),
     }
 }
 

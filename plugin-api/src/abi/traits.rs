@@ -43,6 +43,7 @@ pub trait Backend: Send + Sync {
     /// An optional capability.
     #[sabi(last_prefix_field)]
     fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;
+    // Methods of later minor versions of `Backend` go here, each with a default.
 }
 
 /// See [`sdk::TextModel`](crate::sdk::TextModel). Since 1.0.
@@ -87,6 +88,7 @@ pub trait TextModel: Send + Sync {
     /// An optional capability.
     #[sabi(last_prefix_field)]
     fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;
+    // Methods of later minor versions of `TextModel` go here, each with a default.
 }
 
 /// See [`sdk::Sink`](crate::sdk::Sink). Implemented by the caller of a generation. Since 1.0.
@@ -97,6 +99,7 @@ pub trait Sink: Send {
     /// Whether to stop.
     #[sabi(last_prefix_field)]
     fn should_stop(&self) -> bool;
+    // Methods of later minor versions of `Sink` go here, each with a default.
 }
 
 /// See [`sdk::BatchSink`](crate::sdk::BatchSink). Implemented by the caller of a batch. Since 1.0.
@@ -107,6 +110,7 @@ pub trait BatchSink: Send {
     /// Whether request `index` is to stop.
     #[sabi(last_prefix_field)]
     fn should_stop(&self, index: usize) -> bool;
+    // Methods of later minor versions of `BatchSink` go here, each with a default.
 }
 
 /// What a host offers its modules. Called from any thread, many at once; never panics into the module. Since 1.0.
@@ -117,4 +121,5 @@ pub trait HostServices: Send + Sync {
     /// Takes a record.
     #[sabi(last_prefix_field)]
     fn log(&self, record: LogRecord<'_>);
+    // Methods of later minor versions of `HostServices` go here, each with a default.
 }

@@ -51,7 +51,8 @@ pub(crate) struct Bench {
 /// Fails unless the condition holds.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)*) => {
-        if !$condition {
+        let holds: bool = $condition;
+        if !holds {
             return Err($crate::Outcome::Failed(format!($($message)*)));
         }
     };

@@ -1,6 +1,8 @@
 //! The conformance suite: a right backend passes, in this process and across the boundary; each wrong one fails the case
 //! that its flaw is against.
 
+#![allow(clippy::unwrap_used)] // Here an unwrap is an assertion.
+
 use backplane::loader::{LoadRequest, TracingServices, open};
 use backplane_contract_tests::module_path;
 use backplane_echo_engine::EchoBackend;

@@ -1,5 +1,7 @@
 //! Modules of every kind, well-behaved and hostile: each verdict in one line, and the rest work.
 
+#![allow(clippy::unwrap_used)] // Here an unwrap is an assertion.
+
 use backplane::loader::{LoadRequest, LoadedPlugin, TracingServices, open};
 use backplane_contract_tests::{aborting_module_path, module_path};
 use backplane_echo_engine::{CAPABILITY, EchoCapability};

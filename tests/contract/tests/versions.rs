@@ -1,6 +1,8 @@
 //! Version skew: the contract as its next minor and next major version would be, built from this checkout's sources with
 //! the growth that its rules allow, against the contract as it is.
 
+#![allow(clippy::unwrap_used)] // Here an unwrap is an assertion.
+
 use backplane::loader::{LoadRequest, TracingServices, open};
 use backplane_contract_tests::{build, module_path, target_dir, workspace_root};
 use backplane_plugin_api::abi::CONTRACT_VERSION;
@@ -18,9 +20,8 @@ const GROWTH: &[(&str, &str, &str)] = &[
     // A field of the root module.
     (
         "src/abi.rs",
-        "extern \"C\" fn(data::Context, traits::HostServicesObject) -> RResult<traits::BackendObject, data::Error>,\n",
-        "extern \"C\" fn(data::Context, traits::HostServicesObject) -> RResult<traits::BackendObject, data::Error>,\n    \
-         /// Where to read more.\n    pub homepage: RStr<'static>,\n",
+        "// Fields of later minor versions go here.",
+        "/// Where to read more.\n    pub homepage: RStr<'static>,",
     ),
     (
         "src/export.rs",
@@ -30,9 +31,8 @@ const GROWTH: &[(&str, &str, &str)] = &[
     // A method of the backend, which hosts call, with a default for modules that lack it.
     (
         "src/abi/traits.rs",
-        "    fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;\n}\n\n/// See [`sdk::TextModel`]",
-        "    fn capability(&self, name: RStr<'_>) -> ROption<AnyCapability>;\n    /// A number.\n    \
-         fn number(&self) -> u32 { 7 }\n}\n\n/// See [`sdk::TextModel`]",
+        "// Methods of later minor versions of `Backend` go here, each with a default.",
+        "/// A number.\n    fn number(&self) -> u32 { 7 }",
     ),
     (
         "src/export.rs",
@@ -47,9 +47,8 @@ const GROWTH: &[(&str, &str, &str)] = &[
     // A method of the sink, which modules call, with a default for hosts that lack it.
     (
         "src/abi/traits.rs",
-        "    fn should_stop(&self) -> bool;\n}\n\n/// See [`sdk::BatchSink`]",
-        "    fn should_stop(&self) -> bool;\n    /// Whether to stop right now.\n    \
-         fn should_stop_now(&self) -> bool { false }\n}\n\n/// See [`sdk::BatchSink`]",
+        "// Methods of later minor versions of `Sink` go here, each with a default.",
+        "/// Whether to stop right now.\n    fn should_stop_now(&self) -> bool { false }",
     ),
     (
         "src/export.rs",
@@ -57,6 +56,13 @@ const GROWTH: &[(&str, &str, &str)] = &[
         "        self.sink.should_stop() || self.sink.should_stop_now()\n",
     ),
 ];
+
+/// What no minor version may do: two fields of a by-value struct change places.
+const BREAKAGE: &[(&str, &str, &str)] = &[(
+    "src/abi/data.rs",
+    "        /// Its name.\n        name: RString,\n        /// Its value.\n        value: f64,\n",
+    "        /// Its value.\n        value: f64,\n        /// Its name.\n        name: RString,\n",
+)];
 
 /// A program that opens the module at its first argument with the newer contract, and says what it found.
 const DRIVER: &str = r#"
@@ -92,6 +98,8 @@ struct Skew {
     newer: PathBuf,
     /// A module of the next major version.
     major: PathBuf,
+    /// A module of a minor version that breaks the rules.
+    broken: PathBuf,
     /// A host of the next minor version.
     newer_host: PathBuf,
 }
@@ -105,6 +113,10 @@ fn ours() -> (u64, u64) {
 
 fn next_minor() -> String {
     format!("{}.{}.0", ours().0, ours().1 + 1)
+}
+
+fn broken_minor() -> String {
+    format!("{}.{}.0", ours().0, ours().1 + 2)
 }
 
 fn next_major() -> String {
@@ -206,8 +218,8 @@ fn skew() -> &'static Skew {
         let root = workspace_root();
         let skew = target_dir().join("contract-skew");
         let workspace = skew.join("workspace");
-        let (minor, major) = (next_minor(), next_major());
-        for (package, version, growth) in [("skew-minor", &minor, GROWTH), ("skew-major", &major, &[][..])] {
+        let (minor, major, broken) = (next_minor(), next_major(), broken_minor());
+        for (package, version, growth) in [("skew-minor", &minor, GROWTH), ("skew-major", &major, &[][..]), ("skew-broken", &broken, BREAKAGE)] {
             let engine = contract_at(&skew, version, growth);
             let api = skew.join(format!("api-{version}"));
             put(
@@ -239,7 +251,7 @@ fn skew() -> &'static Skew {
         copy(&root.join("host/src/loader"), &workspace.join("skew-host/src/loader"), &|_, text| text);
         put(
             &workspace.join("Cargo.toml"),
-            "[workspace]\nresolver = \"3\"\nmembers = [\"skew-minor\", \"skew-major\", \"skew-host\"]\n\n[profile.dev]\ndebug = false\n",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"skew-minor\", \"skew-major\", \"skew-broken\", \"skew-host\"]\n\n[profile.dev]\ndebug = false\n",
         );
         if !workspace.join("Cargo.lock").exists() {
             // The same versions of everything else.
@@ -247,7 +259,7 @@ fn skew() -> &'static Skew {
         }
         let target = skew.join("target");
         let built = |package| build(&workspace, &target, package, &["build"], &[]);
-        Skew { newer: built("skew-minor"), major: built("skew-major"), newer_host: built("skew-host") }
+        Skew { newer: built("skew-minor"), major: built("skew-major"), broken: built("skew-broken"), newer_host: built("skew-host") }
     })
 }
 
@@ -369,4 +381,35 @@ fn the_next_major_is_refused_with_both_versions() {
     );
     assert!(verdict.message.ends_with(&both), "{verdict}");
     assert_eq!(verdict.action, "update Backplane");
+}
+
+#[test]
+fn another_layout_is_refused_in_one_line() {
+    let request = LoadRequest {
+        path: &skew().broken,
+        context: Context::default(),
+        sha256: None,
+    };
+    let verdict = open(
+        &request,
+        Arc::new(TracingServices {
+            plugin: "test".into(),
+        }),
+    )
+    .unwrap_err();
+    assert_eq!(verdict.state, VerdictState::Incompatible);
+    let versions = format!(
+        "contract {} has another layout than this host's {CONTRACT_VERSION}: ",
+        broken_minor()
+    );
+    assert!(verdict.message.contains(&versions), "{verdict}");
+    let line = verdict.message.split(&versions).last().unwrap();
+    assert!(
+        line.contains("Metric") && line.contains("xpected") && line.contains("ound"),
+        "where and what: {verdict}"
+    );
+    assert!(
+        verdict.message.len() < 800 && !verdict.message.contains('\n'),
+        "one line: {verdict}"
+    );
 }
