@@ -1,7 +1,8 @@
 //! Speed of a model on this CPU beside what the memory gives: `decode_bench MODEL [THREADS] [TOKENS]`.
 //!
-//! Prints prefill and decode in tokens per second, the bytes of weights read per token, and the share of the read bandwidth
-//! measured in the same run, with the same threads, over a buffer of the same size.
+//! Prints prefill and decode (from an empty context, and after the prompt) in tokens per second, the bytes of weights and cache
+//! read per token, and the share of the read bandwidth measured in the same run, with the same threads, over a buffer of the
+//! weights' size.
 
 use backplane_cpu_device::CpuDevice;
 use backplane_program::{Device, Limits, Op, SequenceStep, Step, StepOutput};
@@ -47,6 +48,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let prompt: Vec<u32> = (0..PROMPT)
         .map(|i| (i * 7919 + 13) as u32 % program.vocab as u32)
         .collect();
+    let cache_bytes = executable.page_bytes() / PAGE;
+    let executable_name = executable.describe();
     let mut out = StepOutput::default();
     let mut run = |tokens: &[u32], past: usize| -> Result<u32, Box<dyn std::error::Error>> {
         let sequences = [SequenceStep {
@@ -77,38 +80,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut token = run(&prompt, 0)?;
     let prefill = PROMPT as f64 / start.elapsed().as_secs_f64();
 
-    // The fastest of several spans, for memory and decode alike: others use the machine too.
-    let buffer = vec![1u64; bytes / 8];
-    let mut bandwidth = 0f64;
-    let mut decode = 0f64;
-    let span = tokens.div_ceil(8).max(1);
-    let mut done = 0;
-    while done < tokens {
-        let count = span.min(tokens - done);
-        let start = Instant::now();
-        for _ in 0..count {
-            token = run(&[token], PROMPT + done)?;
-            done += 1;
-        }
-        decode = decode.max(count as f64 / start.elapsed().as_secs_f64());
-        bandwidth = bandwidth.max(read(&buffer, threads));
-    }
-
-    println!("{}: {} threads, {path}", executable.describe(), threads);
-    println!(
-        "weights read a token: {:.1} MiB {types:?}",
-        bytes as f64 / f64::from(1 << 20)
-    );
+    println!("{}: {path}", executable_name);
+    println!("weights read a token: {:.1} MiB {types:?}", mib(bytes));
     println!("prefill {PROMPT}: {prefill:.0} tokens/s");
-    println!("decode {tokens}: {decode:.1} tokens/s");
-    let used = decode * bytes as f64;
-    println!(
-        "read bandwidth: {:.1} GB/s, decode reads {:.1} GB/s: {:.0} %",
-        bandwidth / 1e9,
-        used / 1e9,
-        100.0 * used / bandwidth
-    );
+    let buffer = vec![1u64; bytes / 8];
+    for first in [0, PROMPT] {
+        // The fastest of several spans, for memory and decode alike: others use the machine too.
+        let (mut bandwidth, mut decode) = (0f64, 0f64);
+        let span = tokens.div_ceil(8).max(1);
+        let mut done = 0;
+        while done < tokens {
+            let count = span.min(tokens - done);
+            let start = Instant::now();
+            for _ in 0..count {
+                token = run(&[token], first + done)?;
+                done += 1;
+            }
+            decode = decode.max(count as f64 / start.elapsed().as_secs_f64());
+            bandwidth = bandwidth.max(read(&buffer, threads));
+        }
+        let cache = cache_bytes * (first + tokens / 2);
+        let used = decode * (bytes + cache) as f64;
+        println!(
+            "decode {tokens} from position {first}: {decode:.1} tokens/s, {:.1} MiB of cache read a token; {:.1} of {:.1} GB/s: {:.0} %",
+            mib(cache),
+            used / 1e9,
+            bandwidth / 1e9,
+            100.0 * used / bandwidth
+        );
+    }
     Ok(())
+}
+
+fn mib(bytes: usize) -> f64 {
+    bytes as f64 / f64::from(1 << 20)
 }
 
 /// Bytes per second at which `threads` threads sum up a buffer, the best of three.

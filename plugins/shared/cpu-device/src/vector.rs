@@ -193,11 +193,13 @@ impl Softmax {
 #[inline(always)]
 fn products<const FUSED: bool>(query: &[f32], page: &Page<'_>, at: usize) -> [f32; POSITIONS] {
     let mut sums = [[0f32; POSITIONS]; 4];
-    let rows = page.keys.chunks_exact(4 * page.stride);
+    let keys = &page.keys[at..];
     let (quads, rest) = (query.chunks_exact(4), query.chunks_exact(4).remainder());
-    for (query, rows) in quads.zip(rows) {
+    for (q, query) in quads.enumerate() {
+        // One check for the four rows.
+        let rows = &keys[4 * q * page.stride..][..3 * page.stride + POSITIONS];
         for (j, sums) in sums.iter_mut().enumerate() {
-            let row = &rows[j * page.stride + at..][..POSITIONS];
+            let row = &rows[j * page.stride..][..POSITIONS];
             for i in 0..POSITIONS {
                 sums[i] = fma::<FUSED>(query[j], row[i], sums[i]);
             }
