@@ -184,3 +184,6 @@ pub mod types;
 pub use capability::{AnyCapability, CapabilityError};
 pub use sdk::*;
 pub use types::*;
+
+#[cfg(test)]
+mod tests;

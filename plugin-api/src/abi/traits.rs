@@ -18,7 +18,17 @@ use abi_stable::std_types::{RArc, RBox, ROption, RResult, RSlice, RStr, RString,
 pub type BackendObject = Backend_TO<'static, RBox<()>>;
 /// An owned model.
 pub type TextModelObject = TextModel_TO<'static, RBox<()>>;
-/// A sink lent for one call.
+/// A sink lent for one call. One thread at a time: it may be sent, and not shared.
+///
+/// ```compile_fail,E0277
+/// fn shared<T: Sync>() {}
+/// shared::<backplane_plugin_api::abi::traits::SinkObject<'static>>();
+/// ```
+///
+/// ```
+/// fn sent<T: Send>() {}
+/// sent::<backplane_plugin_api::abi::traits::SinkObject<'static>>();
+/// ```
 pub type SinkObject<'a> = Sink_TO<'a, abi_stable::RMut<'a, ()>>;
 /// A batch sink lent for one call.
 pub type BatchSinkObject<'a> = BatchSink_TO<'a, abi_stable::RMut<'a, ()>>;

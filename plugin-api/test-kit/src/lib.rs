@@ -3,10 +3,11 @@
 //!
 //! ```no_run
 //! use backplane_test_kit::{Options, run};
-//! # fn backend() -> std::sync::Arc<dyn backplane_plugin_api::Backend> { unimplemented!() }
-//! let report = run(&backend(), "model.gguf".as_ref(), &Options::default());
+//! # fn check(backend: std::sync::Arc<dyn backplane_plugin_api::Backend>) {
+//! let report = run(&backend, "model.gguf".as_ref(), &Options::default());
 //! print!("{report}");
 //! assert!(report.passed());
+//! # }
 //! ```
 //!
 //! A host opens the built module and hands its backend in; so the boundary is tested along with the engine. A case that
