@@ -15,7 +15,12 @@ use std::sync::Arc;
 /// Result of a call across the contract.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An engine. One instance per plugin and process; calls may come from any thread, many at once.
+/// An engine. One instance per plugin and process, mostly; a second one is independent.
+///
+/// Since 1.0. Threads: calls may come from any thread, many at once. Ownership: what a call returns is the caller's;
+/// arguments are lent for the call. Lifetime: it may be dropped while models that it loaded live on. A panic is an error
+/// with the code [`ErrorCode::Panicked`](crate::types::ErrorCode::Panicked), in [`Backend::probe`] a verdict, where a call
+/// can't err a logged line and an empty answer.
 pub trait Backend: Send + Sync {
     /// Name in manifests and messages, such as `cpu`: lower case, digits, `_`.
     fn name(&self) -> String;
@@ -53,7 +58,12 @@ pub trait Backend: Send + Sync {
     }
 }
 
-/// A loaded model. Calls may come from any thread, many at once; errors belong to the call that made them.
+/// A loaded model.
+///
+/// Since 1.0. Threads: calls may come from any thread, many at once; errors belong to the call that made them.
+/// Ownership: requests and sinks are lent for the call, and no part of them is used after it returns. Lifetime: dropping
+/// the model frees what it holds, as [`TextModel::close`] does; after that one, calls that run the model err with
+/// [`ErrorCode::Closed`](crate::types::ErrorCode::Closed).
 pub trait TextModel: Send + Sync {
     /// What was loaded.
     fn info(&self) -> ModelInfo;
@@ -124,6 +134,10 @@ pub trait TextModel: Send + Sync {
 }
 
 /// Takes the events of one generation.
+///
+/// Since 1.0. Implemented by callers. Threads: called by one thread at a time, not always the caller's, until the call it
+/// was lent to returns. Events and what they lend live for the call only. After [`Control::Stop`] no event comes. A panic
+/// stops the generation, and is the error of the call.
 pub trait Sink: Send {
     /// Takes an event; the answer says whether to go on.
     fn on_event(&mut self, event: Event<'_>) -> Control;
@@ -135,6 +149,8 @@ pub trait Sink: Send {
 }
 
 /// Takes the events of several generations.
+///
+/// Since 1.0. As [`Sink`], with the index of the request; a panic stops all requests of the batch.
 pub trait BatchSink: Send {
     /// Takes an event of request `index`; the answer says whether that request goes on.
     fn on_event(&mut self, index: usize, event: Event<'_>) -> Control;

@@ -39,6 +39,7 @@ pub(super) fn open(
             "rebuild the plugin with panic = \"unwind\"",
         ));
     }
+    check_name(path, module.name().as_str())?;
     let made = module.new_backend()(import::context(context), import::host_services(services));
     let backend = match made {
         RResult::ROk(object) => import::backend(object),
@@ -52,6 +53,20 @@ pub(super) fn open(
         path: path.to_owned(),
         backend,
     })
+}
+
+/// Manifests and messages call a plugin by its name, and it is what duplicates are told by.
+fn check_name(path: &Path, name: &str) -> Result<(), Verdict> {
+    let right = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    if !name.is_empty() && name.len() <= 64 && name.bytes().all(right) {
+        return Ok(());
+    }
+    Err(refuse(
+        VerdictState::Incompatible,
+        path,
+        format!("states the name {name:?}; expected up to 64 lower-case letters, digits and _"),
+        "report this to the plugin's author",
+    ))
 }
 
 /// Opens the file with every symbol bound now: one that is missing would end the process at its first call.
@@ -254,6 +269,15 @@ fn backend_verdict(path: &Path, error: &Error) -> Verdict {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names() {
+        assert!(check_name(Path::new("x"), "llama_cpp2").is_ok());
+        for name in ["", "CPU", "a b", "é", "a\nb", &"a".repeat(65)] {
+            let verdict = check_name(Path::new("x"), name).unwrap_err();
+            assert!(!verdict.message.contains('\n'), "{verdict}");
+        }
+    }
 
     #[test]
     fn the_system_loaders_words_are_understood() {
