@@ -333,7 +333,7 @@ impl TextModel for WrongModel {
             Hangs => loop {
                 std::thread::park();
             },
-            Forgetful => options.stop.push(if call % 2 == 0 {
+            Forgetful => options.stop.push(if call.is_multiple_of(2) {
                 "u".into()
             } else {
                 "o".into()
