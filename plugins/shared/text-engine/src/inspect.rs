@@ -7,12 +7,15 @@ use backplane_plugin_api::types::{ModelInfo, TensorSummary};
 use backplane_weights::{Metadata, Value, Weights};
 use std::path::Path;
 
-/// `None` for anything that is not GGUF.
+/// `None` for anything that neither is GGUF nor is named like it.
 ///
 /// # Errors
-/// The file is GGUF and broken.
+/// The file is GGUF and broken, or is named `.gguf` and is something else: the error says what.
 pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
-    if !Weights::is_gguf(path) {
+    let named = path
+        .extension()
+        .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
+    if !named && !Weights::is_gguf(path) {
         return Ok(None);
     }
     match Weights::open(path) {

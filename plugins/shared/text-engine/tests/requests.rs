@@ -337,18 +337,20 @@ fn files_are_told_apart() {
         std::fs::write(&path, bytes).unwrap();
         path
     };
-    assert_eq!(
-        backend.inspect(&write("text.gguf", b"hello")).unwrap(),
-        None
-    );
-    assert_eq!(backend.inspect(&write("empty.gguf", b"")).unwrap(), None);
+    assert_eq!(backend.inspect(&write("text.bin", b"hello")).unwrap(), None);
     assert_eq!(backend.inspect(folder.path()).unwrap(), None);
-    assert_eq!(
-        backend
-            .inspect(&folder.path().join("nowhere.gguf"))
-            .unwrap(),
-        None
-    );
+    // What is named like a model and is none is told, not passed over.
+    write("text.gguf", b"<!DOCTYPE html>");
+    write("empty.gguf", b"");
+    for (name, what) in [
+        ("text.gguf", "HTML"),
+        ("empty.gguf", "empty"),
+        ("nowhere.gguf", "No such file"),
+    ] {
+        let error = backend.inspect(&folder.path().join(name)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::ModelUnusable);
+        assert!(error.message.contains(what), "{error}");
+    }
 
     let whole = std::fs::read(tiny("llama3-gqa")).unwrap();
     let cut = write("cut.gguf", &whole[..whole.len() - 1024]);
