@@ -143,7 +143,8 @@ impl<'a> Tile<'a> {
     fn run_scalar(&self, dot: scalar::Dot) {
         let kind = self.x.kind();
         let len = kind.row_len(self.cols);
-        for (r, row) in self.weights.chunks_exact(self.row_bytes).enumerate() {
+        for r in 0..self.rows {
+            let row = &self.weights[r * self.row_bytes..][..self.row_bytes];
             for t in 0..self.tokens {
                 let x = match self.x {
                     Operand::Float(x) => Operand::Float(&x[t * len..][..len]),

@@ -1,6 +1,5 @@
 //! Types with blocks of 256.
 
-use backplane_weights::blocks::{Scales6, k_scale_min};
 use std::arch::x86_64::*;
 
 /// Scales and minima of one block.
@@ -56,26 +55,43 @@ unsafe fn half(p: *const u8) -> f32 {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn six_bit_head(p: *const u8) -> Head {
+    const LOW: u32 = 0x0f0f_0f0f;
+    const SIX: u32 = 0x3f3f_3f3f;
+    const TWO: u32 = 0x0303_0303;
     // SAFETY: the caller's promise.
-    let (d, dmin, packed) = unsafe { (half(p), half(p.add(2)), p.add(4).cast::<Scales6>().read()) };
-    let (mut scales, mut minima) = ([0f32; 16], [0f32; 16]);
-    for i in 0..16 {
-        let (scale, min) = k_scale_min(&packed, i / 2);
-        (scales[i], minima[i]) = (f32::from(scale), f32::from(min));
-    }
-    // SAFETY: arrays of 16 floats.
-    let minima = unsafe {
-        [
-            _mm256_loadu_ps(minima.as_ptr()),
-            _mm256_loadu_ps(minima.as_ptr().add(8)),
-        ]
+    let (d, dmin, [a, b, c]) = unsafe {
+        (
+            half(p),
+            half(p.add(2)),
+            p.add(4).cast::<[u32; 3]>().read_unaligned(),
+        )
     };
+    let scales = u64::from(a & SIX) | u64::from((c & LOW) | ((a >> 6) & TWO) << 4) << 32;
+    let minima = u64::from(b & SIX) | u64::from(((c >> 4) & LOW) | ((b >> 6) & TWO) << 4) << 32;
+    let (mut both, minima) = ([0f32; 16], twice(minima));
+    for (part, scales) in both.chunks_exact_mut(8).zip(twice(scales)) {
+        // SAFETY: a part is eight floats.
+        unsafe { _mm256_storeu_ps(part.as_mut_ptr(), scales) };
+    }
     Head {
         d,
         dmin,
         minima,
-        scales,
+        scales: both,
     }
+}
+
+/// Eight bytes as numbers, each in two lanes.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn twice(bytes: u64) -> [__m256; 2] {
+    let eight = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(bytes as i64)));
+    let first = _mm256_set_epi32(3, 3, 2, 2, 1, 1, 0, 0);
+    let second = _mm256_set_epi32(7, 7, 6, 6, 5, 5, 4, 4);
+    [
+        _mm256_permutevar8x32_ps(eight, first),
+        _mm256_permutevar8x32_ps(eight, second),
+    ]
 }
 
 /// The two scales of 32 elements, each in four lanes.
