@@ -1,0 +1,344 @@
+//! From text to a checked manifest, every error with its line.
+
+use super::{Fallback, Manifest, ManifestError, PluginEntry, Source, normal_name};
+use crate::nearest::suggestion;
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+const TOP_KEYS: &[&str] = &[
+    "directories",
+    "order",
+    "fallback",
+    "discover",
+    "context",
+    "plugin",
+];
+const PLUGIN_KEYS: &[&str] = &["enabled", "path", "sha256", "options"];
+/// Longest context that is taken for meant, in tokens.
+const MOST_CONTEXT: i64 = 1 << 27;
+
+type Value<'i> = Spanned<DeValue<'i>>;
+type Result<T> = std::result::Result<T, ManifestError>;
+
+struct File<'a> {
+    text: &'a str,
+    path: &'a Path,
+}
+
+pub(super) fn parse(text: &str, path: &Path, source: Source) -> Result<Manifest> {
+    let file = File { text, path };
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let table = DeTable::parse(text).map_err(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        file.error(
+            error.span().unwrap_or(0..0),
+            message,
+            "mend the TOML syntax at that place",
+        )
+    })?;
+    let mut manifest =
+        Manifest::with_directories(source, vec![folder.join(super::DEFAULT_DIRECTORY)]);
+    for (key, value) in in_order(table.get_ref()) {
+        match key.get_ref().as_ref() {
+            "directories" => {
+                manifest.directories = file
+                    .strings("directories", value)?
+                    .into_iter()
+                    .map(|(text, span)| file.path_of("directories", folder, &text, span))
+                    .collect::<Result<_>>()?;
+            }
+            "order" => manifest.order = file.order(value)?,
+            "fallback" => manifest.fallback = file.fallback(value)?,
+            "discover" => manifest.discover = file.boolean("discover", value)?,
+            "context" => manifest.context = file.context(value)?,
+            "plugin" => manifest.plugins = file.plugins(folder, value)?,
+            unknown => return Err(file.unknown_key("", unknown, key.span(), TOP_KEYS)),
+        }
+    }
+    Ok(manifest)
+}
+
+/// The entries of a table as they stand in the file, so that the first error is the first one in the text.
+fn in_order<'t, 'i>(
+    table: &'t DeTable<'i>,
+) -> Vec<(&'t Spanned<std::borrow::Cow<'i, str>>, &'t Value<'i>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+impl File<'_> {
+    fn error(
+        &self,
+        span: Range<usize>,
+        message: impl Into<String>,
+        action: impl Into<String>,
+    ) -> ManifestError {
+        let before = self.text.get(..span.start).unwrap_or(self.text);
+        let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+        ManifestError {
+            path: self.path.to_path_buf(),
+            line: before.matches('\n').count() + 1,
+            column: before[line_start..].chars().count() + 1,
+            message: message.into(),
+            action: action.into(),
+        }
+    }
+
+    fn unknown_key(
+        &self,
+        table: &str,
+        key: &str,
+        span: Range<usize>,
+        known: &[&str],
+    ) -> ManifestError {
+        let place = if table.is_empty() {
+            String::new()
+        } else {
+            format!(" in [{table}]")
+        };
+        self.error(
+            span,
+            format!("unknown key `{key}`{place}"),
+            suggestion(key, known.iter().copied(), ""),
+        )
+    }
+
+    fn wrong_type(&self, key: &str, value: &Value<'_>, expected: &str) -> ManifestError {
+        let found = match value.get_ref() {
+            DeValue::String(text) => format!("the text {text:?}"),
+            DeValue::Integer(number) => format!("the number {number}"),
+            DeValue::Float(number) => format!("the number {number}"),
+            DeValue::Boolean(value) => format!("{value}"),
+            DeValue::Datetime(date) => format!("the date {date}"),
+            DeValue::Array(_) => "an array".to_owned(),
+            DeValue::Table(_) => "a table".to_owned(),
+        };
+        self.error(
+            value.span(),
+            format!("`{key}`: found {found}, expected {expected}"),
+            format!("make it {expected}"),
+        )
+    }
+
+    fn string(&self, key: &str, value: &Value<'_>) -> Result<String> {
+        let text = value
+            .get_ref()
+            .as_str()
+            .ok_or_else(|| self.wrong_type(key, value, "a text in quotes"))?;
+        Ok(text.to_owned())
+    }
+
+    fn strings(&self, key: &str, value: &Value<'_>) -> Result<Vec<(String, Range<usize>)>> {
+        let expected = "an array of texts";
+        let array = value
+            .get_ref()
+            .as_array()
+            .ok_or_else(|| self.wrong_type(key, value, expected))?;
+        array
+            .iter()
+            .map(|item| {
+                let text = item
+                    .get_ref()
+                    .as_str()
+                    .ok_or_else(|| self.wrong_type(key, item, "a text in quotes"))?;
+                Ok((text.to_owned(), item.span()))
+            })
+            .collect()
+    }
+
+    fn boolean(&self, key: &str, value: &Value<'_>) -> Result<bool> {
+        value
+            .get_ref()
+            .as_bool()
+            .ok_or_else(|| self.wrong_type(key, value, "true or false"))
+    }
+
+    fn path_of(&self, key: &str, folder: &Path, text: &str, span: Range<usize>) -> Result<PathBuf> {
+        if text.trim().is_empty() {
+            return Err(self.error(
+                span,
+                format!("`{key}`: found an empty path"),
+                "name a folder or file",
+            ));
+        }
+        Ok(folder.join(text))
+    }
+
+    fn order(&self, value: &Value<'_>) -> Result<Vec<String>> {
+        let mut order: Vec<String> = Vec::new();
+        for (text, span) in self.strings("order", value)? {
+            let name = normal_name(&text);
+            self.check_name("order", &name, span.clone())?;
+            if order.contains(&name) {
+                return Err(self.error(
+                    span,
+                    format!("`order`: `{name}` stands there twice"),
+                    "name each once",
+                ));
+            }
+            order.push(name);
+        }
+        if order.is_empty() {
+            let action = "name at least one plugin, or \"*\" for any";
+            return Err(self.error(value.span(), "`order`: found an empty array", action));
+        }
+        Ok(order)
+    }
+
+    fn check_name(&self, key: &str, name: &str, span: Range<usize>) -> Result<()> {
+        let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        if (key == "order" && name == "*") || (!name.is_empty() && name.chars().all(letters)) {
+            return Ok(());
+        }
+        let message =
+            format!("`{key}`: found the plugin name {name:?}, expected letters, digits and `_`");
+        Err(self.error(span, message, "use the name that `backplane plugins` shows"))
+    }
+
+    fn fallback(&self, value: &Value<'_>) -> Result<Fallback> {
+        let text = self.string("fallback", value)?;
+        let words = Fallback::ALL.iter().map(|(_, word)| *word);
+        Fallback::ALL
+            .iter()
+            .find(|(_, word)| *word == text)
+            .map(|(policy, _)| *policy)
+            .ok_or_else(|| {
+                let message =
+                    format!("`fallback`: found {text:?}, expected \"deny\", \"warn\" or \"allow\"");
+                self.error(value.span(), message, suggestion(&text, words, ""))
+            })
+    }
+
+    fn context(&self, value: &Value<'_>) -> Result<u32> {
+        let expected = "a whole number of tokens from 1 to 134217728";
+        let number =
+            integer(value.get_ref()).ok_or_else(|| self.wrong_type("context", value, expected))?;
+        u32::try_from(number)
+            .ok()
+            .filter(|_| (1..=MOST_CONTEXT).contains(&number))
+            .ok_or_else(|| self.wrong_type("context", value, expected))
+    }
+
+    fn plugins(&self, folder: &Path, value: &Value<'_>) -> Result<BTreeMap<String, PluginEntry>> {
+        let expected = "tables such as [plugin.cpu]";
+        let table = value
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.wrong_type("plugin", value, expected))?;
+        let mut plugins = BTreeMap::new();
+        for (key, value) in in_order(table) {
+            let name = normal_name(key.get_ref());
+            self.check_name("plugin", &name, key.span())?;
+            let entry = self.plugin(folder, &name, value)?;
+            if plugins.insert(name.clone(), entry).is_some() {
+                let message = format!(
+                    "`plugin.{}`: the plugin `{name}` has an entry already",
+                    key.get_ref()
+                );
+                return Err(self.error(
+                    key.span(),
+                    message,
+                    "keep one; case and `-` make no difference",
+                ));
+            }
+        }
+        Ok(plugins)
+    }
+
+    fn plugin(&self, folder: &Path, name: &str, value: &Value<'_>) -> Result<PluginEntry> {
+        let place = format!("plugin.{name}");
+        let table = value
+            .get_ref()
+            .as_table()
+            .ok_or_else(|| self.wrong_type(&place, value, "a table"))?;
+        let mut entry = PluginEntry {
+            name: name.to_owned(),
+            enabled: true,
+            path: None,
+            sha256: None,
+            options: BTreeMap::new(),
+        };
+        for (key, value) in in_order(table) {
+            let full = format!("{place}.{}", key.get_ref());
+            match key.get_ref().as_ref() {
+                "enabled" => entry.enabled = self.boolean(&full, value)?,
+                "path" => {
+                    let text = self.string(&full, value)?;
+                    entry.path = Some(self.path_of(&full, folder, &text, value.span())?);
+                }
+                "sha256" => entry.sha256 = Some(self.sha256(&full, value)?),
+                "options" => {
+                    let expected = "a table of the plugin's own options";
+                    let table = value
+                        .get_ref()
+                        .as_table()
+                        .ok_or_else(|| self.wrong_type(&full, value, expected))?;
+                    for (key, value) in in_order(table) {
+                        let json = self.json(&format!("{full}.{}", key.get_ref()), value)?;
+                        entry.options.insert(key.get_ref().to_string(), json);
+                    }
+                }
+                unknown => return Err(self.unknown_key(&place, unknown, key.span(), PLUGIN_KEYS)),
+            }
+        }
+        Ok(entry)
+    }
+
+    fn sha256(&self, key: &str, value: &Value<'_>) -> Result<String> {
+        let text = self.string(key, value)?.to_ascii_lowercase();
+        if text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Ok(text);
+        }
+        let message = format!(
+            "`{key}`: found {} characters, expected 64 hexadecimal digits",
+            text.chars().count()
+        );
+        Err(self.error(value.span(), message, "take it from `sha256sum MODULE`"))
+    }
+
+    fn json(&self, key: &str, value: &Value<'_>) -> Result<serde_json::Value> {
+        Ok(match value.get_ref() {
+            DeValue::String(text) => serde_json::Value::from(text.as_ref()),
+            DeValue::Boolean(value) => serde_json::Value::from(*value),
+            number @ DeValue::Integer(_) => {
+                let expected = "a whole number of 64 bits";
+                serde_json::Value::from(
+                    integer(number).ok_or_else(|| self.wrong_type(key, value, expected))?,
+                )
+            }
+            DeValue::Float(number) => number
+                .as_str()
+                .parse::<f64>()
+                .ok()
+                .and_then(serde_json::Number::from_f64)
+                .map(serde_json::Value::Number)
+                .ok_or_else(|| self.wrong_type(key, value, "a finite number"))?,
+            DeValue::Datetime(date) => serde_json::Value::from(date.to_string()),
+            DeValue::Array(items) => serde_json::Value::Array(
+                items
+                    .iter()
+                    .map(|item| self.json(key, item))
+                    .collect::<Result<_>>()?,
+            ),
+            DeValue::Table(table) => serde_json::Value::Object(
+                in_order(table)
+                    .into_iter()
+                    .map(|(inner, value)| {
+                        let name = inner.get_ref().to_string();
+                        let json = self.json(&format!("{key}.{name}"), value)?;
+                        Ok((name, json))
+                    })
+                    .collect::<Result<_>>()?,
+            ),
+        })
+    }
+}
+
+fn integer(value: &DeValue<'_>) -> Option<i64> {
+    let number = value.as_integer()?;
+    i64::from_str_radix(number.as_str(), number.radix()).ok()
+}

@@ -1,0 +1,219 @@
+use super::*;
+use crate::folders::Folders;
+use expect_test::{Expect, expect};
+
+fn parse(text: &str) -> Result<Manifest, ManifestError> {
+    Manifest::parse(text, Path::new("/etc/b/plugins.toml"), Source::Named)
+}
+
+fn refused(text: &str, expected: Expect) {
+    let error = parse(text).unwrap_err();
+    expected.assert_eq(&format!("{error} ({})", error.action));
+}
+
+#[test]
+fn everything_at_once() {
+    let manifest = parse(
+        r#"
+directories = ["plugins", "/opt/b"]
+order = ["CPU", "llama-cpp"]
+fallback = "deny"
+discover = false
+context = 0x200
+[plugin.Llama-Cpp]
+enabled = false
+path = "x/y.so"
+sha256 = "B179C9523D0E6A0F98A330C7562B682750A6F8C8C15E5BC70EA373728110DB53"
+[plugin.Llama-Cpp.options]
+threads = 2
+list = [1, { a = 0.5 }]
+"#,
+    );
+    let manifest = manifest.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(
+        manifest.directories,
+        [PathBuf::from("/etc/b/plugins"), PathBuf::from("/opt/b")]
+    );
+    assert_eq!(manifest.order, ["cpu", "llama_cpp"]);
+    assert_eq!(
+        (manifest.fallback, manifest.discover, manifest.context),
+        (Fallback::Deny, false, 512)
+    );
+    let entry = manifest.plugin("LLAMA_CPP").unwrap();
+    assert!(!entry.enabled);
+    assert_eq!(entry.path, Some(PathBuf::from("/etc/b/x/y.so")));
+    assert!(entry.sha256.as_ref().unwrap().starts_with("b179"));
+    assert_eq!(
+        serde_json::json!(entry.options),
+        serde_json::json!({"threads": 2, "list": [1, {"a": 0.5}]})
+    );
+}
+
+#[test]
+fn an_empty_manifest_is_the_defaults() {
+    let manifest = parse("").unwrap();
+    assert_eq!(manifest.order, DEFAULT_ORDER);
+    assert_eq!(manifest.directories, [PathBuf::from("/etc/b/plugins")]);
+    assert_eq!(
+        (manifest.fallback, manifest.discover, manifest.context),
+        (Fallback::Warn, true, 4096)
+    );
+}
+
+#[test]
+fn the_manifest_of_the_repository_states_the_defaults() {
+    let text = include_str!("../../../plugins.toml");
+    assert_eq!(parse(text).unwrap(), parse("").unwrap());
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_line() {
+    refused(
+        "\ndirectorys = []",
+        expect!["/etc/b/plugins.toml:2:1: unknown key `directorys` (did you mean `directories`?)"],
+    );
+    refused(
+        "[plugin.cpu]\nisolation = \"process\"",
+        expect![
+            "/etc/b/plugins.toml:2:1: unknown key `isolation` in [plugin.cpu] (known: `enabled`, `path`, `sha256`, `options`)"
+        ],
+    );
+    refused(
+        "[plugin.cpu]\nenable = true",
+        expect![
+            "/etc/b/plugins.toml:2:1: unknown key `enable` in [plugin.cpu] (did you mean `enabled`?)"
+        ],
+    );
+    refused(
+        "discover = \"yes\"",
+        expect![[
+            r#"/etc/b/plugins.toml:1:12: `discover`: found the text "yes", expected true or false (make it true or false)"#
+        ]],
+    );
+    refused(
+        "directories = \"plugins\"",
+        expect![[
+            r#"/etc/b/plugins.toml:1:15: `directories`: found the text "plugins", expected an array of texts (make it an array of texts)"#
+        ]],
+    );
+    refused(
+        "order = [\"cpu\", 3]",
+        expect![
+            "/etc/b/plugins.toml:1:17: `order`: found the number 3, expected a text in quotes (make it a text in quotes)"
+        ],
+    );
+    refused(
+        "order = [\"cpu\", \"CPU\"]",
+        expect!["/etc/b/plugins.toml:1:17: `order`: `cpu` stands there twice (name each once)"],
+    );
+    refused(
+        "order = []",
+        expect![[
+            r#"/etc/b/plugins.toml:1:9: `order`: found an empty array (name at least one plugin, or "*" for any)"#
+        ]],
+    );
+    refused(
+        "fallback = \"denyy\"",
+        expect![[
+            r#"/etc/b/plugins.toml:1:12: `fallback`: found "denyy", expected "deny", "warn" or "allow" (did you mean `deny`?)"#
+        ]],
+    );
+    refused(
+        "context = 0",
+        expect![
+            "/etc/b/plugins.toml:1:11: `context`: found the number 0, expected a whole number of tokens from 1 to 134217728 (make it a whole number of tokens from 1 to 134217728)"
+        ],
+    );
+    refused(
+        "[plugin.cpu]\nsha256 = \"12\"",
+        expect![
+            "/etc/b/plugins.toml:2:10: `plugin.cpu.sha256`: found 2 characters, expected 64 hexadecimal digits (take it from `sha256sum MODULE`)"
+        ],
+    );
+    refused(
+        "[plugin.cpu]\n[plugin.CPU]",
+        expect![
+            "/etc/b/plugins.toml:2:9: `plugin.CPU`: the plugin `cpu` has an entry already (keep one; case and `-` make no difference)"
+        ],
+    );
+    refused(
+        "plugin = 1",
+        expect![
+            "/etc/b/plugins.toml:1:10: `plugin`: found the number 1, expected tables such as [plugin.cpu] (make it tables such as [plugin.cpu])"
+        ],
+    );
+    refused(
+        "[plugin.cpu.options]\nx = nan",
+        expect![
+            "/etc/b/plugins.toml:2:5: `plugin.cpu.options.x`: found the number nan, expected a finite number (make it a finite number)"
+        ],
+    );
+}
+
+#[test]
+fn broken_syntax_is_one_line() {
+    for text in [
+        "a = ",
+        "[",
+        "x = 1\nx = 2",
+        "\u{0}",
+        "é = \"",
+        "directories = [\"a\"",
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(
+            error.line >= 1 && !error.to_string().contains('\n'),
+            "{text:?}: {error}"
+        );
+    }
+}
+
+fn put(folder: &Path, text: &str) -> PathBuf {
+    std::fs::create_dir_all(folder).unwrap();
+    let file = folder.join("plugins.toml");
+    std::fs::write(&file, text).unwrap();
+    file
+}
+
+#[test]
+fn looked_for_in_order_and_never_in_the_working_directory() {
+    let root = tempfile::tempdir().unwrap();
+    let folder = |name: &str| Some(root.path().join(name));
+    let mut folders = Folders {
+        config: folder("user"),
+        system: folder("system"),
+        executable: folder("bin"),
+        ..Folders::default()
+    };
+    let built_in = locate(None, &folders).unwrap();
+    assert_eq!(built_in.source, Source::BuiltIn);
+    assert_eq!(built_in.directories, [root.path().join("bin/plugins")]);
+    let beside = put(&root.path().join("bin"), "");
+    assert_eq!(
+        locate(None, &folders).unwrap().source,
+        Source::Executable(beside)
+    );
+    let system = put(&root.path().join("system"), "");
+    assert_eq!(
+        locate(None, &folders).unwrap().source,
+        Source::System(system)
+    );
+    let user = put(&root.path().join("user"), "");
+    assert_eq!(locate(None, &folders).unwrap().source, Source::User(user));
+    let environment = put(&root.path().join("environment"), "");
+    folders.manifest = Some(environment.clone());
+    assert_eq!(
+        locate(None, &folders).unwrap().source,
+        Source::Environment(environment)
+    );
+    let named = put(&root.path().join("named"), "context = 7");
+    let found = locate(Some(&named), &folders).unwrap();
+    assert_eq!((found.context, found.source), (7, Source::Named(named)));
+    // What is named but missing is an error, not a reason to look further.
+    folders.manifest = folder("gone.toml");
+    let error = locate(None, &folders).unwrap_err().to_string();
+    assert!(
+        error.contains("gone.toml") && error.contains("can't be read"),
+        "{error}"
+    );
+}

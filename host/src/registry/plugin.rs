@@ -1,0 +1,241 @@
+//! One plugin, from its file to its verdict.
+
+use super::discover::{self, Found};
+use crate::loader::{LoadRequest, TracingServices};
+use crate::manifest::{Manifest, normal_name};
+use backplane_plugin_api::sdk::{Backend, Context};
+use backplane_plugin_api::types::{DeviceInfo, Verdict, VerdictState};
+use serde::Serialize;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// How a plugin came to this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum PluginKind {
+    /// A module file.
+    Module,
+    /// Registered by the embedding program.
+    Embedded,
+    /// Named in the manifest or its order, but no module was found.
+    Missing,
+}
+
+/// One plugin, usable or not.
+#[derive(Clone, Serialize)]
+pub struct Plugin {
+    /// Its name; where its module could not be opened, the name that its file or entry gives it.
+    pub name: String,
+    /// Its own version.
+    pub version: Option<String>,
+    /// Version of the contract that it was built against.
+    pub contract_version: Option<String>,
+    /// How it came here.
+    pub kind: PluginKind,
+    /// Whether it can be used, and why not.
+    pub verdict: Verdict,
+    /// Its devices; empty where it has none or is not available.
+    pub devices: Vec<DeviceInfo>,
+    /// Its module.
+    pub path: Option<PathBuf>,
+    #[serde(skip)]
+    backend: Option<Arc<dyn Backend>>,
+}
+
+impl Plugin {
+    /// Its backend, where it was opened.
+    pub fn backend(&self) -> Option<&Arc<dyn Backend>> {
+        self.backend.as_ref()
+    }
+
+    fn unopened(name: String, kind: PluginKind, path: Option<PathBuf>, verdict: Verdict) -> Self {
+        let (version, contract_version) = (None, None);
+        Self {
+            name,
+            version,
+            contract_version,
+            kind,
+            verdict,
+            devices: Vec::new(),
+            path,
+            backend: None,
+        }
+    }
+
+    /// One that the program itself brings.
+    pub(super) fn embedded(name: String, backend: Arc<dyn Backend>, manifest: &Manifest) -> Self {
+        let off = manifest.plugin(&name).is_some_and(|entry| !entry.enabled);
+        let verdict = discover::disabled(&name, manifest);
+        let plugin = Self {
+            version: Some(backend.version()),
+            ..Self::unopened(name, PluginKind::Embedded, None, verdict)
+        };
+        if off { plugin } else { plugin.ask(backend) }
+    }
+
+    /// The same, put out by another of its name.
+    pub(super) fn beaten_by(mut self, winner: &str) -> Self {
+        let message = format!("a duplicate: {winner} comes first and is used");
+        let action = "remove one of the two, or name the other by `path` in the manifest";
+        self.verdict = Verdict::unavailable(VerdictState::Disabled, message, action);
+        self.backend = None;
+        self.devices.clear();
+        self
+    }
+
+    /// Asks a backend for its verdict and devices. A panic is a verdict.
+    fn ask(mut self, backend: Arc<dyn Backend>) -> Self {
+        let asked = catch_unwind(AssertUnwindSafe(|| {
+            let verdict = backend.probe();
+            let devices = if verdict.is_available() {
+                backend.devices()
+            } else {
+                Ok(Vec::new())
+            };
+            (verdict, devices)
+        }));
+        match asked {
+            Ok((verdict, Ok(devices))) => {
+                self.verdict = verdict;
+                self.devices = devices;
+            }
+            Ok((_, Err(error))) => {
+                let message = format!("its devices can't be read: {error}");
+                let action = if error.action.is_empty() {
+                    "check the device and its driver"
+                } else {
+                    &error.action
+                };
+                self.verdict = Verdict::unavailable(VerdictState::NoDevice, message, action);
+            }
+            Err(_) => self.verdict = crashed("panicked when it was probed"),
+        }
+        self.backend = Some(backend);
+        self
+    }
+}
+
+impl std::fmt::Debug for Plugin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plugin")
+            .field("name", &self.name)
+            .field("version", &self.version)
+            .field("kind", &self.kind)
+            .field("verdict", &self.verdict)
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn crashed(what: &str) -> Verdict {
+    Verdict::unavailable(
+        VerdictState::Crashed,
+        what,
+        "update the plugin, or disable it in the manifest",
+    )
+}
+
+/// Opens and asks every module of a manifest, side by side, and decides between those of one name.
+pub(super) fn open_all(manifest: &Manifest) -> Vec<Plugin> {
+    let found = discover::discover(manifest);
+    let opened: Vec<Plugin> = std::thread::scope(|scope| {
+        let to_open = found.iter().filter(|found| found.verdict.is_none()).count();
+        if to_open < 2 {
+            return found.iter().map(|found| open(found, manifest)).collect();
+        }
+        let threads: Vec<_> = found
+            .iter()
+            .map(|found| scope.spawn(move || open(found, manifest)))
+            .collect();
+        let join = |(found, thread): (&Found, std::thread::ScopedJoinHandle<'_, Plugin>)| {
+            thread.join().unwrap_or_else(|_| {
+                let verdict = crashed("panicked when it was opened");
+                Plugin::unopened(
+                    found.name.clone(),
+                    PluginKind::Module,
+                    found.path.clone(),
+                    verdict,
+                )
+            })
+        };
+        found.iter().zip(threads).map(join).collect()
+    });
+    let mut plugins: Vec<Plugin> = Vec::new();
+    for plugin in opened {
+        let winner = plugins
+            .iter()
+            .find(|earlier| earlier.name == plugin.name && earlier.backend.is_some());
+        let winner = winner
+            .filter(|_| plugin.backend.is_some())
+            .and_then(|winner| winner.path.as_deref());
+        let winner = winner.map(|path| path.display().to_string());
+        plugins.push(match winner {
+            Some(winner) => plugin.beaten_by(&winner),
+            None => plugin,
+        });
+    }
+    // A name that only a file or an order suggested, and that a module turned out to have, is not missing.
+    let there: Vec<String> = plugins
+        .iter()
+        .filter(|p| p.kind == PluginKind::Module)
+        .map(|p| p.name.clone())
+        .collect();
+    plugins.retain(|plugin| plugin.kind != PluginKind::Missing || !there.contains(&plugin.name));
+    plugins
+}
+
+fn open(found: &Found, manifest: &Manifest) -> Plugin {
+    let path = match (&found.path, &found.verdict) {
+        (Some(path), None) => path.clone(),
+        (path, verdict) => {
+            let kind = if path.is_some() {
+                PluginKind::Module
+            } else {
+                PluginKind::Missing
+            };
+            let verdict = verdict
+                .clone()
+                .unwrap_or_else(|| discover::not_installed(manifest));
+            return Plugin::unopened(found.name.clone(), kind, path.clone(), verdict);
+        }
+    };
+    let entry = manifest.plugin(&found.name);
+    let context = Context {
+        options: entry.map(|entry| entry.options.clone()).unwrap_or_default(),
+        module_dir: path.parent().unwrap_or(Path::new("")).to_path_buf(),
+    };
+    let request = LoadRequest {
+        path: &path,
+        context,
+        sha256: entry.and_then(|entry| entry.sha256.as_deref()),
+    };
+    let services = Arc::new(TracingServices {
+        plugin: found.name.clone(),
+    });
+    let loaded = match crate::loader::open(&request, services) {
+        Ok(loaded) => loaded,
+        Err(verdict) => {
+            return Plugin::unopened(found.name.clone(), PluginKind::Module, Some(path), verdict);
+        }
+    };
+    let name = normal_name(&loaded.name);
+    let plugin = Plugin {
+        version: Some(loaded.version),
+        contract_version: Some(loaded.contract_version),
+        ..Plugin::unopened(
+            name.clone(),
+            PluginKind::Module,
+            Some(path),
+            Verdict::available(""),
+        )
+    };
+    let misnamed = (name != found.name)
+        .then(|| discover::misnamed(&name, found, manifest))
+        .flatten();
+    match misnamed {
+        Some(verdict) => Plugin { verdict, ..plugin },
+        None => plugin.ask(loaded.backend),
+    }
+}
