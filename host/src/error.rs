@@ -134,6 +134,7 @@ impl Error {
             Self::Backend { error, .. } => match error.code {
                 ErrorCode::InvalidRequest
                 | ErrorCode::UnsupportedField
+                | ErrorCode::Unsupported
                 | ErrorCode::ContextOverflow
                 | ErrorCode::TemplateRefused => 2,
                 ErrorCode::ModelUnusable => 4,

@@ -1,2 +1,5 @@
-//! Backplane.
-fn main() {}
+//! The command line of Backplane.
+
+fn main() -> std::process::ExitCode {
+    backplane::cli::main()
+}

@@ -330,15 +330,25 @@ fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
     (words * 8) as f64 / best
 }
 
-/// One token callback through both adapters of the contract.
+/// One token callback through both adapters of the contract, as its own example measures it.
 fn callback() -> Result<Outcome> {
-    let nanoseconds = (0..TRIES)
-        .map(|_| backplane_contract_tests::callback_nanoseconds())
-        .try_fold(f64::INFINITY, |best, next| next.map(|next| best.min(next)))?;
+    let mut best = f64::INFINITY;
+    for _ in 0..TRIES {
+        let mut example = steps::cargo();
+        example.args(["run", "--quiet", "--release", "--package", "backplane-plugin-api"]);
+        let output = example.args(["--example", "callback_cost"]).output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let line = text.lines().find_map(|line| line.strip_prefix("across the boundary: "));
+        let figure = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
+        best = best.min(figure.with_context(|| format!("callback_cost printed {text:?}"))?);
+        if best < CALLBACK_LIMIT_NS {
+            break;
+        }
+    }
     Ok(Outcome {
         name: "a token callback across the contract, ns".into(),
-        found: format!("{nanoseconds:.0}"),
+        found: format!("{best:.0}"),
         limit: format!("< {CALLBACK_LIMIT_NS:.0}"),
-        passed: nanoseconds < CALLBACK_LIMIT_NS,
+        passed: best < CALLBACK_LIMIT_NS,
     })
 }

@@ -28,7 +28,8 @@ fn target() -> PathBuf {
         .map_or_else(|| root().join("target"), |dir| root().join(dir))
 }
 
-fn cargo() -> Command {
+/// Cargo in the workspace.
+pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());
     command

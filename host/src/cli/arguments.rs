@@ -1,0 +1,412 @@
+//! Every verb and option, once: help, man pages and completions come from here.
+
+use super::values;
+use backplane_plugin_api::types::{GenerateOptions, LoadOptions, Sampling};
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use std::path::PathBuf;
+
+/// Runs language models on whatever accelerators this machine has.
+#[derive(Debug, Parser)]
+#[command(
+    name = "backplane",
+    version,
+    propagate_version = true,
+    after_help = "Exit codes: 0 done, 2 usage, 3 no backend available, 4 model unusable, 5 backend failed, 130 interrupted.\n\
+                  MODEL is a path, or a name in the model folder (BACKPLANE_MODELS, else the user's data folder).\n\
+                  Standard output holds the answer; notices, logs and errors go to standard error."
+)]
+pub(crate) struct Arguments {
+    /// Options of every verb.
+    #[command(flatten)]
+    pub(crate) global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) verb: Verb,
+}
+
+/// Options of every verb.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Global {
+    /// Manifest to use [default: BACKPLANE_MANIFEST, the user's, the system's, or the one beside the program]
+    #[arg(long, global = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) manifest: Option<PathBuf>,
+    /// Log more: -v what is done, -vv every detail
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub(crate) verbose: u8,
+    /// No notices; errors still show
+    #[arg(short, long, global = true, conflicts_with = "verbose")]
+    pub(crate) quiet: bool,
+    /// How logs are written to standard error
+    #[arg(long, global = true, value_name = "FORMAT", default_value = "text")]
+    pub(crate) log_format: LogFormat,
+    /// Colour: auto is on a terminal, unless NO_COLOR is set
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    pub(crate) color: Color,
+}
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// When to use colour.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Verb {
+    /// Generate one reply
+    Run(Run),
+    /// Hold a conversation
+    Chat(Chat),
+    /// The likeliest next tokens: one forward pass a prompt
+    Classify(Classify),
+    /// Token ids of a text
+    Tokenize(Tokenize),
+    /// Text of token ids
+    Detokenize(Detokenize),
+    /// List models on disk
+    Models(Models),
+    /// What a model is, without reading its weights
+    Show(Show),
+    /// Which engines can run here, and why the others can't
+    Plugins(Plugins),
+    /// Print a completion script for a shell
+    #[command(after_help = "Example:\n  backplane completions bash > ~/.local/share/bash-completion/completions/backplane")]
+    Completions(Completions),
+    /// Write the manual pages
+    #[command(after_help = "Examples:\n  backplane man | man -l -\n  backplane man ~/.local/share/man/man1")]
+    Man(Man),
+}
+
+/// Which backend, and how it loads the model.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Loading {
+    /// Use this backend and no other [default: the first available in the manifest's order]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// Context in tokens [default: the model's, at most the manifest's `context`, which is 4096 unless set]
+    #[arg(long, value_name = "TOKENS", value_parser = values::count)]
+    pub(crate) context: Option<u32>,
+    /// Threads [default: the backend's choice]
+    #[arg(long, value_name = "N", value_parser = values::count)]
+    pub(crate) threads: Option<u32>,
+}
+
+impl Loading {
+    /// As the registry takes it.
+    pub(crate) fn options(&self) -> crate::registry::ModelOptions {
+        crate::registry::ModelOptions {
+            backend: self.backend.clone(),
+            load: LoadOptions { context: self.context, threads: self.threads, ..LoadOptions::default() },
+            ..Default::default()
+        }
+    }
+}
+
+/// How tokens are chosen and when to stop.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Generating {
+    /// Most tokens to generate [default: up to the end of the context]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::whole)]
+    pub(crate) max_tokens: Option<u32>,
+    /// 0 always takes the likeliest token [default: 0.8]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = values::temperature)]
+    pub(crate) temperature: Option<f32>,
+    /// Keep the K likeliest tokens; 0 keeps all [default: 40]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = values::whole)]
+    pub(crate) top_k: Option<u32>,
+    /// Keep the likeliest tokens whose probabilities reach P [default: 0.95]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = values::probability)]
+    pub(crate) top_p: Option<f32>,
+    /// Drop tokens less likely than P times the likeliest [default: 0.05]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = values::probability)]
+    pub(crate) min_p: Option<f32>,
+    /// Make tokens seen lately less likely; 1 is off [default: 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::penalty)]
+    pub(crate) repeat_penalty: Option<f32>,
+    /// Same seed, same text [default: drawn anew; --json tells it]
+    #[arg(long, value_name = "N", value_parser = values::seed)]
+    pub(crate) seed: Option<u64>,
+    /// Stop before this text; may be given several times
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub(crate) stop: Vec<String>,
+}
+
+impl Generating {
+    /// As a request has it.
+    pub(crate) fn options(&self) -> GenerateOptions {
+        GenerateOptions {
+            sampling: Sampling {
+                temperature: self.temperature,
+                top_k: self.top_k,
+                top_p: self.top_p,
+                min_p: self.min_p,
+                repeat_penalty: self.repeat_penalty,
+                seed: self.seed,
+                ..Sampling::default()
+            },
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            ..GenerateOptions::default()
+        }
+    }
+}
+
+/// `run`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  \
+    backplane run model.gguf \"Why is the sky blue?\"\n  \
+    echo \"Summarise this: ...\" | backplane run smollm2\n  \
+    backplane run model.gguf --raw --temperature 0 --max-tokens 32 \"Once upon a time\"\n  \
+    backplane run model.gguf --json --seed 7 \"Name three colours.\"")]
+pub(crate) struct Run {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// What to say; `-` or nothing reads standard input
+    pub(crate) prompt: Option<String>,
+    /// Give the model the prompt as it is, without its chat template
+    #[arg(long, conflicts_with = "system")]
+    pub(crate) raw: bool,
+    /// Token ids instead of a prompt, taken as they are
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with_all = ["prompt", "system"], value_parser = values::token)]
+    pub(crate) tokens: Vec<u32>,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub(crate) generating: Generating,
+    /// Log probabilities of each token and of the N likeliest others
+    #[arg(long, value_name = "N", value_parser = values::whole)]
+    pub(crate) logprobs: Option<u32>,
+    /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `chat`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane chat model.gguf\n  backplane chat smollm2 --system \"You are terse.\"\n\n\
+    In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.")]
+pub(crate) struct Chat {
+    /// A path, or a name in the model folder; without it, /load one
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: Option<String>,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// How tokens are chosen.
+    #[command(flatten)]
+    pub(crate) generating: Generating,
+}
+
+/// `classify`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane classify model.gguf \"The capital of France is\"\n  \
+    backplane classify model.gguf --top 3 --json \"Two plus two is\" \"The sky is\"\n  \
+    backplane classify model.gguf --tokens 504,3575 --logits --json")]
+pub(crate) struct Classify {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// One or more prompts; without any, standard input is one
+    pub(crate) prompts: Vec<String>,
+    /// Token ids as a further prompt; may be given several times
+    #[arg(long, value_name = "IDS", value_parser = values::tokens)]
+    pub(crate) tokens: Vec<values::Tokens>,
+    /// How many of the likeliest next tokens to show
+    #[arg(long, value_name = "N", default_value = "5", value_parser = values::whole)]
+    pub(crate) top: u32,
+    /// The logits of the whole vocabulary at the last position (with --json)
+    #[arg(long, requires = "json")]
+    pub(crate) logits: bool,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// One JSON object: results
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `tokenize`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane tokenize model.gguf \"Hello there\"\n  \
+    backplane tokenize model.gguf --special --json \"<|im_start|>user\"")]
+pub(crate) struct Tokenize {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// The text; `-` or nothing reads standard input
+    pub(crate) text: Option<String>,
+    /// Read special tokens in the text
+    #[arg(long)]
+    pub(crate) special: bool,
+    /// Don't add what the model wants around a text (beginning of sequence ...)
+    #[arg(long)]
+    pub(crate) no_bos: bool,
+    /// Use this backend and no other
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// One JSON object: tokens, each with its text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `detokenize`.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  backplane detokenize model.gguf 504,3575,282")]
+pub(crate) struct Detokenize {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// Token ids, separated by commas or spaces
+    #[arg(required = true, value_name = "IDS", value_parser = values::tokens)]
+    pub(crate) tokens: Vec<values::Tokens>,
+    /// Write special tokens out
+    #[arg(long)]
+    pub(crate) special: bool,
+    /// Use this backend and no other
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// One JSON object: text
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `models`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane models\n  backplane models ~/Downloads /data/models --json")]
+pub(crate) struct Models {
+    /// Folders to look in, with all below them [default: the model folder]
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) folders: Vec<PathBuf>,
+    /// One JSON object: models
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `show`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane show model.gguf\n  backplane show model.gguf --json | jq .metadata")]
+pub(crate) struct Show {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// Use this backend and no other
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// One JSON object with everything
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `plugins`.
+#[derive(Args, Debug)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:\n  backplane plugins\n  backplane plugins explain model.gguf\n  backplane plugins check && echo ready"
+)]
+pub(crate) struct Plugins {
+    /// What about them; nothing lists them.
+    #[command(subcommand)]
+    pub(crate) verb: Option<PluginsVerb>,
+    /// One JSON object: manifest, plugins
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Verbs of `plugins`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PluginsVerb {
+    /// Every candidate, and why it won or lost
+    Explain(Explain),
+    /// Open and probe all; exit code 3 if none is available
+    Check {
+        /// One JSON object: available, plugins
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+/// `plugins explain`.
+#[derive(Args, Debug)]
+pub(crate) struct Explain {
+    /// For this model; without it, by availability alone
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: Option<String>,
+    /// As if this backend were asked for
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// The trace as one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `completions`.
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// Which shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// `man`.
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Folder to write all pages into; without it the main page goes to standard output
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_examples() {
+        for verb in Arguments::command().get_subcommands() {
+            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Example"), "{}: no example in its help", verb.get_name());
+        }
+    }
+
+    #[test]
+    fn options_reach_the_request() {
+        let line = "backplane run m p --temperature 0 --top-k 7 --top-p 0.5 --min-p 0.1 --repeat-penalty 1.5 --seed 3 \
+                    --max-tokens 9 --stop a --stop b --backend cpu --context 64 --threads 2";
+        let Verb::Run(run) = Arguments::parse_from(line.split_whitespace()).verb else { panic!("not run") };
+        let options = run.generating.options();
+        let sampling = &options.sampling;
+        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (Some(0.0), Some(7), Some(0.5)));
+        assert_eq!((sampling.min_p, sampling.repeat_penalty, sampling.seed), (Some(0.1), Some(1.5), Some(3)));
+        assert_eq!((options.max_tokens, options.stop.as_slice()), (Some(9), &["a".to_owned(), "b".to_owned()][..]));
+        let loading = run.loading.options();
+        assert_eq!(loading.backend.as_deref(), Some("cpu"));
+        assert_eq!((loading.load.context, loading.load.threads), (Some(64), Some(2)));
+    }
+}

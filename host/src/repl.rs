@@ -1,0 +1,81 @@
+//! `chat`: a conversation at the terminal, or over a pipe.
+//!
+//! Ctrl-C stops a reply and not the program; at the prompt it clears the line. Ctrl-D leaves. Several lines: Alt-Enter, a
+//! line that ends with `\`, or text between `"""`. The conversation is kept whole: when it does not fit the context any
+//! more, the backend refuses it with both counts, and the last message is taken back; nothing is cut silently.
+
+mod commands;
+mod editor;
+mod session;
+mod settings;
+
+use crate::cli::arguments::{Chat, Global};
+use crate::cli::interrupt::Interrupt;
+use crate::cli::{output, registry};
+use crate::error::Result;
+use editor::{Editor, Input};
+use session::Session;
+use std::io::{BufRead, IsTerminal};
+use std::process::ExitCode;
+
+/// Runs the conversation until its end.
+///
+/// # Errors
+/// The manifest is wrong, the model named can't be loaded, or the terminal fails.
+pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
+    let registry = registry(global)?;
+    let interrupt = Interrupt::catch(false)?;
+    let mut session = Session::new(global, &registry, interrupt, verb);
+    if let Some(model) = &verb.model {
+        session.load(model)?;
+    }
+    if std::io::stdin().is_terminal() {
+        at_terminal(&mut session)?;
+    } else {
+        over_pipe(&mut session)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn at_terminal(session: &mut Session<'_>) -> Result<()> {
+    session.say("Type a message. /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.");
+    let mut editor = Editor::new(session.registry().folders().state.as_deref())?;
+    loop {
+        match editor.read()? {
+            Input::Text(text) => {
+                if !session.take(&text)? {
+                    return Ok(());
+                }
+            }
+            Input::Cleared => {}
+            Input::End => return Ok(()),
+        }
+    }
+}
+
+/// Without a terminal every line is a message or a command, and replies are all that standard output holds.
+fn over_pipe(session: &mut Session<'_>) -> Result<()> {
+    let mut pending = String::new();
+    for line in std::io::stdin().lock().lines() {
+        let line = line.map_err(|error| crate::error::Error::file("standard input", &error))?;
+        pending.push_str(&line);
+        if editor::is_open(&pending) {
+            pending.push('\n');
+            continue;
+        }
+        if !session.take(&std::mem::take(&mut pending))? {
+            return Ok(());
+        }
+    }
+    if !pending.is_empty() {
+        session.take(&pending)?;
+    }
+    Ok(())
+}
+
+/// A line for the person at the terminal, dim, on standard error.
+fn remark(global: &Global, text: &str) {
+    if !global.quiet {
+        eprintln!("{}", output::styled(output::error_colour(global), "2", text));
+    }
+}
