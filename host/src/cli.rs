@@ -50,7 +50,10 @@ const CLOSED_PIPE: &str = "closed pipe";
 /// The error of a write to standard output.
 pub(crate) fn written(result: std::io::Result<()>) -> Result<()> {
     result.map_err(|error| match error.kind() {
-        ErrorKind::BrokenPipe => Error::File { path: "standard output".into(), message: CLOSED_PIPE.to_owned() },
+        ErrorKind::BrokenPipe => Error::File {
+            path: "standard output".into(),
+            message: CLOSED_PIPE.to_owned(),
+        },
         _ => Error::file("standard output", &error),
     })
 }

@@ -41,8 +41,9 @@ pub mod selection;
 
 pub use backplane_plugin_api::sdk::{Backend, Sink, TextModel};
 pub use backplane_plugin_api::types::{
-    ChatMessage, ChatRequest, ClassifyRequest, Completion, Control, DeviceInfo, Event, FinishReason, GenerateOptions,
-    GenerateRequest, LoadOptions, ModelInfo, Prompt, Sampling, Verdict, VerdictState,
+    ChatMessage, ChatRequest, ClassifyRequest, Completion, Control, DeviceInfo, Event,
+    FinishReason, GenerateOptions, GenerateRequest, LoadOptions, ModelInfo, Prompt, Sampling,
+    Verdict, VerdictState,
 };
 pub use error::{Error, Result};
 pub use folders::Folders;

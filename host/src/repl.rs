@@ -76,6 +76,9 @@ fn over_pipe(session: &mut Session<'_>) -> Result<()> {
 /// A line for the person at the terminal, dim, on standard error.
 fn remark(global: &Global, text: &str) {
     if !global.quiet {
-        eprintln!("{}", output::styled(output::error_colour(global), "2", text));
+        eprintln!(
+            "{}",
+            output::styled(output::error_colour(global), "2", text)
+        );
     }
 }

@@ -184,16 +184,24 @@ impl Losses {
                 .map_or(String::new(), |path| format!("{}: ", path.display()));
             return Failure::Model(format!("{path}no available backend takes this format"));
         }
-        let there = trace
+        let (missing, there): (Vec<_>, Vec<_>) = trace
             .candidates
             .iter()
-            .filter(|candidate| candidate.verdict.state != VerdictState::Absent);
-        let why: Vec<String> = there
+            .partition(|candidate| candidate.verdict.state == VerdictState::Absent);
+        let mut why: Vec<String> = there
+            .iter()
             .map(|candidate| match candidate.verdict.is_available() {
                 true => format!("`{}`: {}", candidate.name, candidate.reason),
                 false => format!("`{}`: {}", candidate.name, candidate.verdict),
             })
             .collect();
+        if !missing.is_empty() {
+            let names: Vec<&str> = missing
+                .iter()
+                .map(|candidate| candidate.name.as_str())
+                .collect();
+            why.push(format!("not installed: {}", names.join(", ")));
+        }
         let why = if why.is_empty() {
             "no plugin is installed".to_owned()
         } else {

@@ -84,10 +84,14 @@ pub(crate) enum Verb {
     /// Which engines can run here, and why the others can't
     Plugins(Plugins),
     /// Print a completion script for a shell
-    #[command(after_help = "Example:\n  backplane completions bash > ~/.local/share/bash-completion/completions/backplane")]
+    #[command(
+        after_help = "Example:\n  backplane completions bash > ~/.local/share/bash-completion/completions/backplane"
+    )]
     Completions(Completions),
     /// Write the manual pages
-    #[command(after_help = "Examples:\n  backplane man | man -l -\n  backplane man ~/.local/share/man/man1")]
+    #[command(
+        after_help = "Examples:\n  backplane man | man -l -\n  backplane man ~/.local/share/man/man1"
+    )]
     Man(Man),
 }
 
@@ -110,7 +114,11 @@ impl Loading {
     pub(crate) fn options(&self) -> crate::registry::ModelOptions {
         crate::registry::ModelOptions {
             backend: self.backend.clone(),
-            load: LoadOptions { context: self.context, threads: self.threads, ..LoadOptions::default() },
+            load: LoadOptions {
+                context: self.context,
+                threads: self.threads,
+                ..LoadOptions::default()
+            },
             ..Default::default()
         }
     }
@@ -203,8 +211,10 @@ pub(crate) struct Run {
 
 /// `chat`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  backplane chat model.gguf\n  backplane chat smollm2 --system \"You are terse.\"\n\n\
-    In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.")]
+#[command(
+    after_help = "Examples:\n  backplane chat model.gguf\n  backplane chat smollm2 --system \"You are terse.\"\n\n\
+    In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves."
+)]
 pub(crate) struct Chat {
     /// A path, or a name in the model folder; without it, /load one
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -222,9 +232,11 @@ pub(crate) struct Chat {
 
 /// `classify`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  backplane classify model.gguf \"The capital of France is\"\n  \
+#[command(
+    after_help = "Examples:\n  backplane classify model.gguf \"The capital of France is\"\n  \
     backplane classify model.gguf --top 3 --json \"Two plus two is\" \"The sky is\"\n  \
-    backplane classify model.gguf --tokens 504,3575 --logits --json")]
+    backplane classify model.gguf --tokens 504,3575 --logits --json"
+)]
 pub(crate) struct Classify {
     /// A path, or a name in the model folder
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -250,8 +262,10 @@ pub(crate) struct Classify {
 
 /// `tokenize`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  backplane tokenize model.gguf \"Hello there\"\n  \
-    backplane tokenize model.gguf --special --json \"<|im_start|>user\"")]
+#[command(
+    after_help = "Examples:\n  backplane tokenize model.gguf \"Hello there\"\n  \
+    backplane tokenize model.gguf --special --json \"<|im_start|>user\""
+)]
 pub(crate) struct Tokenize {
     /// A path, or a name in the model folder
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -295,7 +309,9 @@ pub(crate) struct Detokenize {
 
 /// `models`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  backplane models\n  backplane models ~/Downloads /data/models --json")]
+#[command(
+    after_help = "Examples:\n  backplane models\n  backplane models ~/Downloads /data/models --json"
+)]
 pub(crate) struct Models {
     /// Folders to look in, with all below them [default: the model folder]
     #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -307,7 +323,9 @@ pub(crate) struct Models {
 
 /// `show`.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  backplane show model.gguf\n  backplane show model.gguf --json | jq .metadata")]
+#[command(
+    after_help = "Examples:\n  backplane show model.gguf\n  backplane show model.gguf --json | jq .metadata"
+)]
 pub(crate) struct Show {
     /// A path, or a name in the model folder
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -390,8 +408,15 @@ mod tests {
     #[test]
     fn every_verb_has_examples() {
         for verb in Arguments::command().get_subcommands() {
-            let help = verb.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(help.contains("Example"), "{}: no example in its help", verb.get_name());
+            let help = verb
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            assert!(
+                help.contains("Example"),
+                "{}: no example in its help",
+                verb.get_name()
+            );
         }
     }
 
@@ -399,14 +424,28 @@ mod tests {
     fn options_reach_the_request() {
         let line = "backplane run m p --temperature 0 --top-k 7 --top-p 0.5 --min-p 0.1 --repeat-penalty 1.5 --seed 3 \
                     --max-tokens 9 --stop a --stop b --backend cpu --context 64 --threads 2";
-        let Verb::Run(run) = Arguments::parse_from(line.split_whitespace()).verb else { panic!("not run") };
+        let Verb::Run(run) = Arguments::parse_from(line.split_whitespace()).verb else {
+            panic!("not run")
+        };
         let options = run.generating.options();
         let sampling = &options.sampling;
-        assert_eq!((sampling.temperature, sampling.top_k, sampling.top_p), (Some(0.0), Some(7), Some(0.5)));
-        assert_eq!((sampling.min_p, sampling.repeat_penalty, sampling.seed), (Some(0.1), Some(1.5), Some(3)));
-        assert_eq!((options.max_tokens, options.stop.as_slice()), (Some(9), &["a".to_owned(), "b".to_owned()][..]));
+        assert_eq!(
+            (sampling.temperature, sampling.top_k, sampling.top_p),
+            (Some(0.0), Some(7), Some(0.5))
+        );
+        assert_eq!(
+            (sampling.min_p, sampling.repeat_penalty, sampling.seed),
+            (Some(0.1), Some(1.5), Some(3))
+        );
+        assert_eq!(
+            (options.max_tokens, options.stop.as_slice()),
+            (Some(9), &["a".to_owned(), "b".to_owned()][..])
+        );
         let loading = run.loading.options();
         assert_eq!(loading.backend.as_deref(), Some("cpu"));
-        assert_eq!((loading.load.context, loading.load.threads), (Some(64), Some(2)));
+        assert_eq!(
+            (loading.load.context, loading.load.threads),
+            (Some(64), Some(2))
+        );
     }
 }

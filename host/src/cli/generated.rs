@@ -9,7 +9,12 @@ use std::process::ExitCode;
 
 pub(super) fn completions(verb: &Completions) -> Result<ExitCode> {
     let mut script = Vec::new();
-    clap_complete::generate(verb.shell, &mut Arguments::command(), "backplane", &mut script);
+    clap_complete::generate(
+        verb.shell,
+        &mut Arguments::command(),
+        "backplane",
+        &mut script,
+    );
     written(std::io::stdout().lock().write_all(&script))?;
     Ok(ExitCode::SUCCESS)
 }
@@ -25,17 +30,23 @@ pub(super) fn man(verb: &Man) -> Result<ExitCode> {
     let mut pending = vec![(command, "backplane".to_owned())];
     while let Some((command, name)) = pending.pop() {
         let file = folder.join(format!("{name}.1"));
-        for inner in command.get_subcommands().filter(|inner| inner.get_name() != "help") {
+        for inner in command
+            .get_subcommands()
+            .filter(|inner| inner.get_name() != "help")
+        {
             pending.push((inner.clone(), format!("{name}-{}", inner.get_name())));
         }
         let named: &'static str = Box::leak(name.into_boxed_str());
-        std::fs::write(&file, page(&command.name(named))?).map_err(|error| Error::file(&file, &error))?;
+        std::fs::write(&file, page(&command.name(named))?)
+            .map_err(|error| Error::file(&file, &error))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn page(command: &clap::Command) -> Result<Vec<u8>> {
     let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page).map_err(|error| Error::file("manual page", &error))?;
+    clap_mangen::Man::new(command.clone())
+        .render(&mut page)
+        .map_err(|error| Error::file("manual page", &error))?;
     Ok(page)
 }

@@ -12,12 +12,18 @@ impl Interrupt {
     /// From now on Ctrl-C sets the flag. With `second_ends`, one that comes while the flag is still set ends the program.
     pub(crate) fn catch(second_ends: bool) -> Result<Self> {
         let flag = Self::default();
-        let failed = |error: std::io::Error| Error::usage(format!("Ctrl-C can't be caught: {error}"), "");
+        let failed =
+            |error: std::io::Error| Error::usage(format!("Ctrl-C can't be caught: {error}"), "");
         if second_ends {
-            signal_hook::flag::register_conditional_shutdown(signal_hook::consts::SIGINT, 130, Arc::clone(&flag.0))
-                .map_err(failed)?;
+            signal_hook::flag::register_conditional_shutdown(
+                signal_hook::consts::SIGINT,
+                130,
+                Arc::clone(&flag.0),
+            )
+            .map_err(failed)?;
         }
-        signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&flag.0)).map_err(failed)?;
+        signal_hook::flag::register(signal_hook::consts::SIGINT, Arc::clone(&flag.0))
+            .map_err(failed)?;
         Ok(flag)
     }
 

@@ -13,10 +13,15 @@ pub(super) fn start(global: &Global) {
         (_, 2) => LevelFilter::DEBUG,
         _ => LevelFilter::TRACE,
     };
-    let builder = tracing_subscriber::fmt().with_writer(std::io::stderr).with_max_level(level);
+    let builder = tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_max_level(level);
     // Only a second call could fail, and there is none.
     let _ = match global.log_format {
         LogFormat::Json => builder.json().try_init(),
-        LogFormat::Text => builder.without_time().with_ansi(output::error_colour(global)).try_init(),
+        LogFormat::Text => builder
+            .without_time()
+            .with_ansi(output::error_colour(global))
+            .try_init(),
     };
 }

@@ -62,14 +62,22 @@ impl Row {
                         row.quantization = Some(info.quantization);
                         row.parameters = Some(info.parameters);
                         row.context_length = Some(info.context_length);
-                        row.size_bytes = if info.file_bytes > 0 { info.file_bytes } else { row.size_bytes };
+                        row.size_bytes = if info.file_bytes > 0 {
+                            info.file_bytes
+                        } else {
+                            row.size_bytes
+                        };
                     }
                 }
                 Err(error) => problem = problem.or(Some(format!("{backend}: {error}"))),
             }
         }
         if row.backends.is_empty() {
-            let why = if none_available { "no backend is available" } else { "no available backend takes this format" };
+            let why = if none_available {
+                "no backend is available"
+            } else {
+                "no available backend takes this format"
+            };
             row.problem = problem.or(Some(why.to_owned()));
         }
         row
@@ -79,19 +87,32 @@ impl Row {
 fn table(rows: &[Row]) -> String {
     let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "-".to_owned());
     let cells = rows.iter().map(|row| {
-        let backends = if row.backends.is_empty() { "none".to_owned() } else { row.backends.join(", ") };
+        let backends = if row.backends.is_empty() {
+            "none".to_owned()
+        } else {
+            row.backends.join(", ")
+        };
         vec![
             row.name.clone(),
             text(&row.architecture),
             text(&row.quantization),
             Bytes(row.size_bytes).to_string(),
-            row.context_length.map_or("-".to_owned(), |context| context.to_string()),
+            row.context_length
+                .map_or("-".to_owned(), |context| context.to_string()),
             backends,
             row.path.display().to_string(),
         ]
     });
     output::table(
-        &["name", "architecture", "quantisation", "size", "context", "backends", "path"],
+        &[
+            "name",
+            "architecture",
+            "quantisation",
+            "size",
+            "context",
+            "backends",
+            "path",
+        ],
         cells.collect(),
     )
 }
@@ -101,10 +122,15 @@ pub(super) fn models(global: &Global, verb: &Models) -> Result<ExitCode> {
     let roots: Vec<PathBuf> = if verb.folders.is_empty() {
         let action = "name a folder, or set BACKPLANE_MODELS";
         let catalog = registry.catalog();
-        let folder = catalog.folder().ok_or_else(|| Error::usage("there is no model folder", action))?;
+        let folder = catalog
+            .folder()
+            .ok_or_else(|| Error::usage("there is no model folder", action))?;
         vec![folder.to_path_buf()]
     } else {
-        verb.folders.iter().map(|folder| registry.folders().expand(folder)).collect()
+        verb.folders
+            .iter()
+            .map(|folder| registry.folders().expand(folder))
+            .collect()
     };
     let mut rows = Vec::new();
     let mut seen = BTreeSet::new();
@@ -113,7 +139,13 @@ pub(super) fn models(global: &Global, verb: &Models) -> Result<ExitCode> {
             if !verb.folders.is_empty() {
                 return Err(Error::file(root, &error));
             }
-            output::notice(global, &format!("the model folder {} is not there: make it, or name a folder", root.display()));
+            output::notice(
+                global,
+                &format!(
+                    "the model folder {} is not there: make it, or name a folder",
+                    root.display()
+                ),
+            );
         }
         for path in scan(root) {
             if seen.insert(path.canonicalize().unwrap_or_else(|_| path.clone())) {
@@ -127,14 +159,20 @@ pub(super) fn models(global: &Global, verb: &Models) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     if rows.is_empty() {
-        let places: Vec<String> = roots.iter().map(|root| root.display().to_string()).collect();
+        let places: Vec<String> = roots
+            .iter()
+            .map(|root| root.display().to_string())
+            .collect();
         output::notice(global, &format!("no models in {}", places.join(", ")));
     } else {
         output::line(&output::visible(&table(&rows)))?;
     }
     for row in &rows {
         if let Some(problem) = &row.problem {
-            output::notice(global, &output::visible(&format!("{}: {problem}", row.path.display())));
+            output::notice(
+                global,
+                &output::visible(&format!("{}: {problem}", row.path.display())),
+            );
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -154,7 +192,8 @@ pub(super) fn show(global: &Global, verb: &Show) -> Result<ExitCode> {
     for (backend, answer) in answers {
         match answer {
             Ok(Some(found)) => {
-                let better = |old: &ModelInfo| old.unsupported.is_some() && found.unsupported.is_none();
+                let better =
+                    |old: &ModelInfo| old.unsupported.is_some() && found.unsupported.is_none();
                 if info.as_ref().is_none_or(better) {
                     info = Some(found);
                 }
@@ -188,9 +227,15 @@ fn answers(registry: &Registry, backend: Option<&str>, path: &Path) -> Result<An
         return Ok(registry.inspect(path));
     };
     let plugin = registry.get(name)?;
-    let backend = plugin.backend().filter(|_| plugin.verdict.is_available()).ok_or_else(|| {
-        Error::usage(format!("`{}` can't be used: {}", plugin.name, plugin.verdict), "choose another backend")
-    })?;
+    let backend = plugin
+        .backend()
+        .filter(|_| plugin.verdict.is_available())
+        .ok_or_else(|| {
+            Error::usage(
+                format!("`{}` can't be used: {}", plugin.name, plugin.verdict),
+                "choose another backend",
+            )
+        })?;
     Ok(vec![(plugin.name.clone(), backend.inspect(path))])
 }
 
@@ -206,7 +251,14 @@ fn described(info: &ModelInfo, takes: &[String]) -> String {
     fact("size", &Bytes(info.file_bytes).to_string());
     fact("context", &format!("{} tokens", info.context_length));
     fact("vocabulary", &format!("{} tokens", info.vocabulary));
-    fact("backends", &if takes.is_empty() { "none".to_owned() } else { takes.join(", ") });
+    fact(
+        "backends",
+        &if takes.is_empty() {
+            "none".to_owned()
+        } else {
+            takes.join(", ")
+        },
+    );
     if let Some(why) = &info.unsupported {
         fact("unsupported", why);
     }
@@ -222,14 +274,20 @@ fn described(info: &ModelInfo, takes: &[String]) -> String {
     }
     text.push_str("\nchat template\n");
     match &info.chat_template {
-        Some(template) => template.lines().for_each(|line| text.push_str(&format!("  {line}\n"))),
+        Some(template) => template
+            .lines()
+            .for_each(|line| text.push_str(&format!("  {line}\n"))),
         None => text.push_str("  none\n"),
     }
     text.push_str(&format!("\ntensors ({})\n", info.tensors.len()));
     for tensor in &info.tensors {
         let shape: Vec<String> = tensor.shape.iter().map(u64::to_string).collect();
         let (name, storage) = (&tensor.name, &tensor.storage);
-        text.push_str(&format!("  {name:<40} {storage:<8} [{}]  {}\n", shape.join(", "), Bytes(tensor.bytes)));
+        text.push_str(&format!(
+            "  {name:<40} {storage:<8} [{}]  {}\n",
+            shape.join(", "),
+            Bytes(tensor.bytes)
+        ));
     }
     text
 }

@@ -12,7 +12,9 @@ fn colour(global: &Global, terminal: bool) -> bool {
     match global.color {
         Color::Always => true,
         Color::Never => false,
-        Color::Auto => terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()),
+        Color::Auto => {
+            terminal && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+        }
     }
 }
 
@@ -28,7 +30,11 @@ pub(crate) fn error_colour(global: &Global) -> bool {
 
 /// A text in an ANSI style, where colour is on. Styles: `1` bold, `2` dim, `31` red, `32` green, `33` yellow.
 pub(crate) fn styled(on: bool, style: &str, text: &str) -> String {
-    if on { format!("\x1b[{style}m{text}\x1b[0m") } else { text.to_owned() }
+    if on {
+        format!("\x1b[{style}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
 }
 
 /// The style of a verdict's state.
@@ -51,16 +57,24 @@ pub(crate) fn notice(global: &Global, text: &str) {
 pub(crate) fn error(global: &Global, error: &Error) {
     if global.log_format == LogFormat::Json {
         let (message, action, code) = (error.to_string(), error.action(), error.exit_code());
-        eprintln!("{}", serde_json::json!({ "error": message, "action": action, "exit_code": code }));
+        eprintln!(
+            "{}",
+            serde_json::json!({ "error": message, "action": action, "exit_code": code })
+        );
     } else if !matches!(error, Error::Interrupted) {
-        eprintln!("{} {}", styled(error_colour(global), "31", "error:"), error.line());
+        eprintln!(
+            "{} {}",
+            styled(error_colour(global), "31", "error:"),
+            error.line()
+        );
     }
 }
 
 /// One JSON object on standard output.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    let text = serde_json::to_string_pretty(value)
-        .map_err(|error| Error::usage(format!("the answer can't be written as JSON: {error}"), ""))?;
+    let text = serde_json::to_string_pretty(value).map_err(|error| {
+        Error::usage(format!("the answer can't be written as JSON: {error}"), "")
+    })?;
     line(&text)
 }
 
@@ -85,12 +99,17 @@ pub(crate) fn visible(text: &str) -> String {
 /// A table without lines, its cells unbroken.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING).set_header(header.iter().map(|name| name.to_uppercase()));
+    table
+        .load_style(presets::NOTHING)
+        .set_header(header.iter().map(|name| name.to_uppercase()));
     for row in rows {
         table.add_row(row);
     }
     let text = table.to_string();
-    text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n")
+    text.lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 #[cfg(test)]
@@ -99,6 +118,9 @@ mod tests {
 
     #[test]
     fn control_characters_are_written_out() {
-        assert_eq!(visible("a\u{1b}[31mb\nc\td\u{7}é"), "a\\u{1b}[31mb\nc\td\\u{7}é");
+        assert_eq!(
+            visible("a\u{1b}[31mb\nc\td\u{7}é"),
+            "a\\u{1b}[31mb\nc\td\\u{7}é"
+        );
     }
 }

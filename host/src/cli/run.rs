@@ -14,20 +14,54 @@ use std::io::{IsTerminal, Read, Write};
 use std::process::ExitCode;
 
 pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
-    let prompt = if verb.tokens.is_empty() { text_of(verb.prompt.as_deref(), "PROMPT")? } else { String::new() };
+    let prompt = if verb.tokens.is_empty() {
+        text_of(verb.prompt.as_deref(), "PROMPT")?
+    } else {
+        String::new()
+    };
     let interrupt = Interrupt::catch(true)?;
     let model = registry(global)?.load(&verb.model, &verb.loading.options())?;
-    let mut sink = Printer { silent: verb.json, interrupt: interrupt.clone(), failed: None, ends_line: true };
+    let mut sink = Printer {
+        silent: verb.json,
+        interrupt: interrupt.clone(),
+        failed: None,
+        ends_line: true,
+    };
     let mut options = verb.generating.options();
     options.logprobs = verb.logprobs;
     let reply = if !verb.tokens.is_empty() {
-        model.generate(&GenerateRequest { prompt: Prompt::Tokens(verb.tokens.clone()), options }, &mut sink)
+        model.generate(
+            &GenerateRequest {
+                prompt: Prompt::Tokens(verb.tokens.clone()),
+                options,
+            },
+            &mut sink,
+        )
     } else if verb.raw {
-        model.generate(&GenerateRequest { prompt: Prompt::Text { text: prompt, special: true }, options }, &mut sink)
+        model.generate(
+            &GenerateRequest {
+                prompt: Prompt::Text {
+                    text: prompt,
+                    special: true,
+                },
+                options,
+            },
+            &mut sink,
+        )
     } else {
-        let system = verb.system.iter().map(|text| ChatMessage::new("system", text));
+        let system = verb
+            .system
+            .iter()
+            .map(|text| ChatMessage::new("system", text));
         let messages = system.chain([ChatMessage::new("user", prompt)]).collect();
-        model.chat(&ChatRequest { messages, options, ..ChatRequest::default() }, &mut sink)
+        model.chat(
+            &ChatRequest {
+                messages,
+                options,
+                ..ChatRequest::default()
+            },
+            &mut sink,
+        )
     };
     sink.end_line()?;
     let reply = reply?;
@@ -41,7 +75,10 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
     }
     if reply.completion.finish_reason == FinishReason::ContextFull {
         let size = model.info().loaded_context;
-        output::notice(global, &format!("the reply stops where the context of {size} tokens is full"));
+        output::notice(
+            global,
+            &format!("the reply stops where the context of {size} tokens is full"),
+        );
     }
     tracing::info!("{}", speed(&reply.completion));
     Ok(ExitCode::SUCCESS)
@@ -53,15 +90,23 @@ pub(super) fn text_of(given: Option<&str>, name: &str) -> Result<String> {
         Some(text) if text != "-" => return Ok(text.to_owned()),
         None if std::io::stdin().is_terminal() => {
             let action = format!("give {name}, or pipe it: echo text | backplane ...");
-            return Err(Error::usage(format!("no {name} was given, and standard input is a terminal"), action));
+            return Err(Error::usage(
+                format!("no {name} was given, and standard input is a terminal"),
+                action,
+            ));
         }
         _ => {}
     }
     let mut bytes = Vec::new();
-    std::io::stdin().read_to_end(&mut bytes).map_err(|error| Error::file("standard input", &error))?;
+    std::io::stdin()
+        .read_to_end(&mut bytes)
+        .map_err(|error| Error::file("standard input", &error))?;
     let text = String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::usage(format!("standard input is not UTF-8 text: byte {at}"), "convert it to UTF-8")
+        Error::usage(
+            format!("standard input is not UTF-8 text: byte {at}"),
+            "convert it to UTF-8",
+        )
     })?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
     Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
@@ -98,7 +143,11 @@ impl Sink for Printer {
             }
             self.ends_line = text.ends_with('\n');
         }
-        if self.interrupt.is_set() { Control::Stop } else { Control::Continue }
+        if self.interrupt.is_set() {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
     }
 
     fn should_stop(&self) -> bool {
@@ -108,9 +157,23 @@ impl Sink for Printer {
 
 /// Tokens per second of reading the prompt and of generating. The first token comes with the prompt.
 fn rates(completion: &Completion) -> (f64, f64) {
-    let rate = |count: u64, seconds: f64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    let read = completion.prompt_tokens.saturating_sub(completion.cached_tokens);
-    (rate(read, completion.prefill_s), rate(completion.completion_tokens.saturating_sub(1), completion.decode_s))
+    let rate = |count: u64, seconds: f64| {
+        if seconds > 0.0 {
+            count as f64 / seconds
+        } else {
+            0.0
+        }
+    };
+    let read = completion
+        .prompt_tokens
+        .saturating_sub(completion.cached_tokens);
+    (
+        rate(read, completion.prefill_s),
+        rate(
+            completion.completion_tokens.saturating_sub(1),
+            completion.decode_s,
+        ),
+    )
 }
 
 /// One line of what a reply took.
@@ -165,8 +228,19 @@ fn as_json(model: &Model, reply: &Reply) -> Value {
 fn logprobs_table(reply: &Reply) -> String {
     let row = |token: &Vec<backplane_plugin_api::types::TokenLogprob>| {
         let (chosen, top) = token.split_first()?;
-        let others: Vec<String> = top.iter().map(|other| format!("{:?} {:.3}", other.text, other.logprob)).collect();
-        Some(vec![chosen.token.to_string(), format!("{:?}", chosen.text), format!("{:.3}", chosen.logprob), others.join("  ")])
+        let others: Vec<String> = top
+            .iter()
+            .map(|other| format!("{:?} {:.3}", other.text, other.logprob))
+            .collect();
+        Some(vec![
+            chosen.token.to_string(),
+            format!("{:?}", chosen.text),
+            format!("{:.3}", chosen.logprob),
+            others.join("  "),
+        ])
     };
-    output::table(&["token", "text", "logprob", "likeliest"], reply.logprobs.iter().filter_map(row).collect())
+    output::table(
+        &["token", "text", "logprob", "likeliest"],
+        reply.logprobs.iter().filter_map(row).collect(),
+    )
 }

@@ -13,12 +13,21 @@ use std::process::ExitCode;
 
 pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
     let mut prompts: Vec<Prompt> = verb.prompts.iter().map(Prompt::text).collect();
-    prompts.extend(verb.tokens.iter().map(|Tokens(ids)| Prompt::Tokens(ids.clone())));
+    prompts.extend(
+        verb.tokens
+            .iter()
+            .map(|Tokens(ids)| Prompt::Tokens(ids.clone())),
+    );
     if prompts.is_empty() {
         prompts.push(Prompt::text(text_of(None, "PROMPT")?));
     }
     let model = load(global, &verb.model, &verb.loading.options())?;
-    let request = ClassifyRequest { prompts, top: verb.top, logits: verb.logits, extra: BTreeMap::new() };
+    let request = ClassifyRequest {
+        prompts,
+        top: verb.top,
+        logits: verb.logits,
+        extra: BTreeMap::new(),
+    };
     let mut failed = None;
     let mut results = Vec::new();
     let mut tables = Vec::new();
@@ -41,7 +50,8 @@ pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
                         })
                         .collect(),
                 ));
-                let mut result = json!({ "prompt_tokens": answer.prompt_tokens, "top": answer.top });
+                let mut result =
+                    json!({ "prompt_tokens": answer.prompt_tokens, "top": answer.top });
                 if let Some(logits) = answer.logits {
                     result["logits"] = json!(logits);
                 }
@@ -73,7 +83,11 @@ pub(super) fn tokenize(global: &Global, verb: &Tokenize) -> Result<ExitCode> {
     if verb.json {
         output::json(&json!({ "tokens": tokens, "pieces": pieces }))?;
     } else {
-        let lines: Vec<String> = tokens.iter().zip(&pieces).map(|(token, piece)| format!("{token}\t{piece:?}")).collect();
+        let lines: Vec<String> = tokens
+            .iter()
+            .zip(&pieces)
+            .map(|(token, piece)| format!("{token}\t{piece:?}"))
+            .collect();
         if !lines.is_empty() {
             output::line(&lines.join("\n"))?;
         }
@@ -82,7 +96,11 @@ pub(super) fn tokenize(global: &Global, verb: &Tokenize) -> Result<ExitCode> {
 }
 
 pub(super) fn detokenize(global: &Global, verb: &Detokenize) -> Result<ExitCode> {
-    let tokens: Vec<u32> = verb.tokens.iter().flat_map(|Tokens(ids)| ids.iter().copied()).collect();
+    let tokens: Vec<u32> = verb
+        .tokens
+        .iter()
+        .flat_map(|Tokens(ids)| ids.iter().copied())
+        .collect();
     let model = load(global, &verb.model, &backend(verb.backend.as_ref()))?;
     let bytes = model.detokenize(&tokens, verb.special)?;
     let text = String::from_utf8_lossy(&bytes);
@@ -97,7 +115,10 @@ pub(super) fn detokenize(global: &Global, verb: &Detokenize) -> Result<ExitCode>
 }
 
 fn backend(name: Option<&String>) -> ModelOptions {
-    ModelOptions { backend: name.cloned(), ..ModelOptions::default() }
+    ModelOptions {
+        backend: name.cloned(),
+        ..ModelOptions::default()
+    }
 }
 
 fn load(global: &Global, name: &str, options: &ModelOptions) -> Result<Model> {

@@ -3,42 +3,58 @@
 use std::fmt;
 
 fn number(text: &str, expected: &str, valid: impl Fn(f32) -> bool) -> Result<f32, String> {
-    text.parse::<f32>().ok().filter(|value| valid(*value)).ok_or_else(|| format!("expected {expected}"))
+    text.parse::<f32>()
+        .ok()
+        .filter(|value| valid(*value))
+        .ok_or_else(|| format!("expected {expected}"))
 }
 
 /// A finite number from 0.
 pub(crate) fn temperature(text: &str) -> Result<f32, String> {
-    number(text, "a number from 0", |value| value.is_finite() && value >= 0.0)
+    number(text, "a number from 0", |value| {
+        value.is_finite() && value >= 0.0
+    })
 }
 
 /// 0 to 1.
 pub(crate) fn probability(text: &str) -> Result<f32, String> {
-    number(text, "a number from 0 to 1", |value| (0.0..=1.0).contains(&value))
+    number(text, "a number from 0 to 1", |value| {
+        (0.0..=1.0).contains(&value)
+    })
 }
 
 /// A finite number above 0.
 pub(crate) fn penalty(text: &str) -> Result<f32, String> {
-    number(text, "a number above 0", |value| value.is_finite() && value > 0.0)
+    number(text, "a number above 0", |value| {
+        value.is_finite() && value > 0.0
+    })
 }
 
 /// A whole number from 0.
 pub(crate) fn whole(text: &str) -> Result<u32, String> {
-    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u32::MAX))
+    text.parse()
+        .map_err(|_| format!("expected a whole number from 0 to {}", u32::MAX))
 }
 
 /// A whole number from 1.
 pub(crate) fn count(text: &str) -> Result<u32, String> {
-    whole(text).ok().filter(|value| *value > 0).ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+    whole(text)
+        .ok()
+        .filter(|value| *value > 0)
+        .ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
 }
 
 /// A whole number of 64 bits.
 pub(crate) fn seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+    text.parse()
+        .map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 /// A token id.
 pub(crate) fn token(text: &str) -> Result<u32, String> {
-    text.trim().parse().map_err(|_| format!("{text:?} is not a token id, expected a whole number"))
+    text.trim()
+        .parse()
+        .map_err(|_| format!("{text:?} is not a token id, expected a whole number"))
 }
 
 /// Token ids separated by commas or white space.
@@ -47,9 +63,15 @@ pub(crate) struct Tokens(pub(crate) Vec<u32>);
 
 /// Reads [`Tokens`].
 pub(crate) fn tokens(text: &str) -> Result<Tokens, String> {
-    let parts = text.split([',', ' ', '\t', '\n']).filter(|part| !part.is_empty());
+    let parts = text
+        .split([',', ' ', '\t', '\n'])
+        .filter(|part| !part.is_empty());
     let ids: Vec<u32> = parts.map(token).collect::<Result<_, _>>()?;
-    if ids.is_empty() { Err("expected at least one token id".to_owned()) } else { Ok(Tokens(ids)) }
+    if ids.is_empty() {
+        Err("expected at least one token id".to_owned())
+    } else {
+        Ok(Tokens(ids))
+    }
 }
 
 /// A size for people: powers of 1024.
@@ -65,7 +87,11 @@ impl fmt::Display for Bytes {
             }
             (size, unit) = (size / 1024.0, next);
         }
-        if unit == "B" { write!(f, "{} B", self.0) } else { write!(f, "{size:.1} {unit}") }
+        if unit == "B" {
+            write!(f, "{} B", self.0)
+        } else {
+            write!(f, "{size:.1} {unit}")
+        }
     }
 }
 

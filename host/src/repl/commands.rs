@@ -17,24 +17,74 @@ struct Command(&'static str, &'static str, &'static str, Do);
 
 const COMMANDS: &[Command] = &[
     Command("help", "", "this list", help),
-    Command("system", "[TEXT]", "set the system message; alone: remove it", system),
-    Command("set", "[NAME [VALUE]]", "change how replies are made; alone: show; NAME alone: the default again", set),
-    Command("load", "MODEL", "load a model, or switch to one that is loaded", load),
-    Command("unload", "[NAME]", "unload a model; alone: the one talked to", unload),
-    Command("backend", "[NAME|auto]", "backend for the next /load; alone: show", backend),
-    Command("models", "", "models that are loaded, and those in the model folder", models),
-    Command("plugins", "", "which engines can run here, and why the others can't", plugins),
+    Command(
+        "system",
+        "[TEXT]",
+        "set the system message; alone: remove it",
+        system,
+    ),
+    Command(
+        "set",
+        "[NAME [VALUE]]",
+        "change how replies are made; alone: show; NAME alone: the default again",
+        set,
+    ),
+    Command(
+        "load",
+        "MODEL",
+        "load a model, or switch to one that is loaded",
+        load,
+    ),
+    Command(
+        "unload",
+        "[NAME]",
+        "unload a model; alone: the one talked to",
+        unload,
+    ),
+    Command(
+        "backend",
+        "[NAME|auto]",
+        "backend for the next /load; alone: show",
+        backend,
+    ),
+    Command(
+        "models",
+        "",
+        "models that are loaded, and those in the model folder",
+        models,
+    ),
+    Command(
+        "plugins",
+        "",
+        "which engines can run here, and why the others can't",
+        plugins,
+    ),
     Command("save", "FILE", "save the conversation", save),
     Command("open", "FILE", "go on with a saved conversation", open),
-    Command("reset", "", "forget the conversation, but not the system message", reset),
-    Command("stats", "", "what the last reply took, and the model's counters", stats),
+    Command(
+        "reset",
+        "",
+        "forget the conversation, but not the system message",
+        reset,
+    ),
+    Command(
+        "stats",
+        "",
+        "what the last reply took, and the model's counters",
+        stats,
+    ),
     Command("exit", "", "leave; Ctrl-D does too", |_, _| Ok(false)),
 ];
 
 /// Runs a command; false ends the session.
 pub(super) fn run(session: &mut Session<'_>, command: &str) -> Result<bool> {
-    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
-    match COMMANDS.iter().find(|command| command.0.eq_ignore_ascii_case(name)) {
+    let (name, rest) = command
+        .split_once(char::is_whitespace)
+        .unwrap_or((command, ""));
+    match COMMANDS
+        .iter()
+        .find(|command| command.0.eq_ignore_ascii_case(name))
+    {
         Some(Command(.., run)) => run(session, rest.trim()),
         None => {
             let known = COMMANDS.iter().map(|command| command.0);
@@ -45,7 +95,9 @@ pub(super) fn run(session: &mut Session<'_>, command: &str) -> Result<bool> {
 }
 
 fn help(session: &mut Session<'_>, _: &str) -> Result<bool> {
-    let rows = COMMANDS.iter().map(|Command(name, rest, what, _)| vec![format!("/{name} {rest}"), (*what).to_owned()]);
+    let rows = COMMANDS
+        .iter()
+        .map(|Command(name, rest, what, _)| vec![format!("/{name} {rest}"), (*what).to_owned()]);
     session.say(&output::table(&["command", "does"], rows.collect()));
     session.say("Several lines: Alt-Enter, a line that ends with \\, or text between \"\"\".");
     Ok(true)
@@ -67,9 +119,15 @@ fn set(session: &mut Session<'_>, text: &str) -> Result<bool> {
     if name.is_empty() {
         let row = |setting: &settings::Setting| {
             let shown = (setting.show)(&session.settings);
-            vec![setting.name.to_owned(), shown.unwrap_or_else(|| format!("default ({})", setting.default))]
+            vec![
+                setting.name.to_owned(),
+                shown.unwrap_or_else(|| format!("default ({})", setting.default)),
+            ]
         };
-        session.say(&output::table(&["setting", "value"], SETTINGS.iter().map(row).collect()));
+        session.say(&output::table(
+            &["setting", "value"],
+            SETTINGS.iter().map(row).collect(),
+        ));
         return Ok(true);
     }
     let setting = settings::find(name).ok_or_else(|| {
@@ -77,16 +135,24 @@ fn set(session: &mut Session<'_>, text: &str) -> Result<bool> {
         Error::usage(format!("there is no setting `{name}`"), action)
     })?;
     let value = Some(value.trim()).filter(|value| !value.is_empty());
-    (setting.set)(&mut session.settings, value)
-        .map_err(|message| Error::usage(format!("{name}: {message}, found {:?}", value.unwrap_or_default()), ""))?;
-    let shown = (setting.show)(&session.settings).unwrap_or_else(|| format!("default ({})", setting.default));
+    (setting.set)(&mut session.settings, value).map_err(|message| {
+        Error::usage(
+            format!("{name}: {message}, found {:?}", value.unwrap_or_default()),
+            "",
+        )
+    })?;
+    let shown = (setting.show)(&session.settings)
+        .unwrap_or_else(|| format!("default ({})", setting.default));
     session.say(&format!("{} is {shown}", setting.name));
     Ok(true)
 }
 
 fn load(session: &mut Session<'_>, model: &str) -> Result<bool> {
     if model.is_empty() {
-        return Err(Error::usage("/load needs a model", "/models lists those in the model folder"));
+        return Err(Error::usage(
+            "/load needs a model",
+            "/models lists those in the model folder",
+        ));
     }
     session.load(model)?;
     Ok(true)
@@ -98,7 +164,11 @@ fn unload(session: &mut Session<'_>, name: &str) -> Result<bool> {
         session.current
     } else {
         session.position(name).ok_or_else(|| {
-            let action = suggestion(name, session.models.iter().map(|loaded| loaded.name.as_str()), "none is loaded");
+            let action = suggestion(
+                name,
+                session.models.iter().map(|loaded| loaded.name.as_str()),
+                "none is loaded",
+            );
             Error::usage(format!("no loaded model is named `{name}`"), action)
         })?
     };
@@ -119,26 +189,51 @@ fn backend(session: &mut Session<'_>, name: &str) -> Result<bool> {
     } else if !name.is_empty() {
         session.backend = Some(session.registry().get(name)?.name);
     }
-    let next = session.backend.as_deref().unwrap_or("the first available in the manifest's order");
+    let next = session
+        .backend
+        .as_deref()
+        .unwrap_or("the first available in the manifest's order");
     session.say(&format!("the next /load uses {next}"));
     if let Ok(loaded) = session.model() {
-        session.say(&format!("{} is run by {}", loaded.name, loaded.model.backend()));
+        session.say(&format!(
+            "{} is run by {}",
+            loaded.name,
+            loaded.model.backend()
+        ));
     }
     Ok(true)
 }
 
 fn models(session: &mut Session<'_>, _: &str) -> Result<bool> {
     let row = |(at, loaded): (usize, &super::session::Loaded)| {
-        let state = if at == session.current { "talking to it" } else { "loaded" };
-        vec![loaded.name.clone(), state.to_owned(), loaded.model.backend().to_owned(), loaded.model.path().display().to_string()]
+        let state = if at == session.current {
+            "talking to it"
+        } else {
+            "loaded"
+        };
+        vec![
+            loaded.name.clone(),
+            state.to_owned(),
+            loaded.model.backend().to_owned(),
+            loaded.model.path().display().to_string(),
+        ]
     };
     let mut rows: Vec<Vec<String>> = session.models.iter().enumerate().map(row).collect();
     let catalog = session.registry().catalog();
     if let Some(folder) = catalog.folder() {
         for path in crate::catalog::scan(folder) {
             let name = crate::catalog::model_name(&path);
-            if !session.models.iter().any(|loaded| loaded.model.path() == path) {
-                rows.push(vec![name, "in the model folder".to_owned(), String::new(), path.display().to_string()]);
+            if !session
+                .models
+                .iter()
+                .any(|loaded| loaded.model.path() == path)
+            {
+                rows.push(vec![
+                    name,
+                    "in the model folder".to_owned(),
+                    String::new(),
+                    path.display().to_string(),
+                ]);
             }
         }
     }
@@ -147,7 +242,10 @@ fn models(session: &mut Session<'_>, _: &str) -> Result<bool> {
 }
 
 fn plugins(session: &mut Session<'_>, _: &str) -> Result<bool> {
-    session.say(&crate::cli::plugins::table(session.registry(), output::error_colour(session.global())));
+    session.say(&crate::cli::plugins::table(
+        session.registry(),
+        output::error_colour(session.global()),
+    ));
     Ok(true)
 }
 
@@ -160,13 +258,21 @@ struct Conversation {
 
 fn save(session: &mut Session<'_>, file: &str) -> Result<bool> {
     let path = file_of(session, file, "save")?;
-    let conversation = Conversation { messages: session.messages.clone() };
+    let conversation = Conversation {
+        messages: session.messages.clone(),
+    };
     let text = serde_json::to_string_pretty(&conversation)
         .map_err(|error| Error::usage(format!("the conversation can't be written: {error}"), ""))?;
     // Written whole or not at all: an old file is replaced in one step.
     let new = path.with_extension("new");
-    std::fs::write(&new, text + "\n").and_then(|()| std::fs::rename(&new, &path)).map_err(|e| Error::file(&path, &e))?;
-    session.say(&format!("{} messages are saved in {}", conversation.messages.len(), path.display()));
+    std::fs::write(&new, text + "\n")
+        .and_then(|()| std::fs::rename(&new, &path))
+        .map_err(|e| Error::file(&path, &e))?;
+    session.say(&format!(
+        "{} messages are saved in {}",
+        conversation.messages.len(),
+        path.display()
+    ));
     Ok(true)
 }
 
@@ -174,17 +280,25 @@ fn open(session: &mut Session<'_>, file: &str) -> Result<bool> {
     let path = file_of(session, file, "open")?;
     let text = std::fs::read_to_string(&path).map_err(|error| Error::file(&path, &error))?;
     let conversation: Conversation = serde_json::from_str(&text).map_err(|error| {
-        let action = "expected what /save writes: {\"messages\": [{\"role\": ..., \"content\": ...}]}";
+        let action =
+            "expected what /save writes: {\"messages\": [{\"role\": ..., \"content\": ...}]}";
         Error::usage(format!("{}: {error}", path.display()), action)
     })?;
     session.messages = conversation.messages;
-    session.say(&format!("{} messages from {}", session.messages.len(), path.display()));
+    session.say(&format!(
+        "{} messages from {}",
+        session.messages.len(),
+        path.display()
+    ));
     Ok(true)
 }
 
 fn file_of(session: &Session<'_>, file: &str, command: &str) -> Result<std::path::PathBuf> {
     if file.is_empty() {
-        return Err(Error::usage(format!("/{command} needs a file"), format!("/{command} talk.json")));
+        return Err(Error::usage(
+            format!("/{command} needs a file"),
+            format!("/{command} talk.json"),
+        ));
     }
     Ok(session.registry().folders().expand(Path::new(file)))
 }
@@ -202,7 +316,11 @@ fn stats(session: &mut Session<'_>, _: &str) -> Result<bool> {
         None => session.say("no tokens yet: there was no reply"),
     }
     if let Ok(loaded) = session.model() {
-        let rows = loaded.model.metrics().into_iter().map(|(name, value)| vec![name, format!("{value}")]);
+        let rows = loaded
+            .model
+            .metrics()
+            .into_iter()
+            .map(|(name, value)| vec![name, format!("{value}")]);
         session.say(&output::table(&["counter", "value"], rows.collect()));
     }
     Ok(true)

@@ -2,8 +2,8 @@
 
 use crate::error::{Error, Result};
 use reedline::{
-    DefaultHinter, FileBackedHistory, Prompt, PromptEditMode, PromptHistorySearch, Reedline, Signal, ValidationResult,
-    Validator,
+    DefaultHinter, FileBackedHistory, Prompt, PromptEditMode, PromptHistorySearch, Reedline,
+    Signal, ValidationResult, Validator,
 };
 use std::borrow::Cow;
 use std::path::Path;
@@ -35,9 +35,11 @@ impl Editor {
         if let Some(state) = state {
             std::fs::create_dir_all(state).map_err(|error| Error::file(state, &error))?;
             let file = state.join("history.txt");
-            let history = FileBackedHistory::with_file(HISTORY, file.clone()).map_err(|error| Error::File {
-                path: file,
-                message: format!("the history can't be used: {error}"),
+            let history = FileBackedHistory::with_file(HISTORY, file.clone()).map_err(|error| {
+                Error::File {
+                    path: file,
+                    message: format!("the history can't be used: {error}"),
+                }
             })?;
             line = line.with_history(Box::new(history));
         }
@@ -49,7 +51,10 @@ impl Editor {
             Ok(Signal::Success(text)) => Ok(Input::Text(text)),
             Ok(Signal::CtrlD) => Ok(Input::End),
             Ok(_) => Ok(Input::Cleared),
-            Err(error) => Err(Error::File { path: "terminal".into(), message: error.to_string() }),
+            Err(error) => Err(Error::File {
+                path: "terminal".into(),
+                message: error.to_string(),
+            }),
         }
     }
 }
@@ -61,14 +66,21 @@ pub(super) fn is_open(text: &str) -> bool {
 
 /// A text as it is meant: without the marks that let it go on.
 pub(super) fn joined(text: &str) -> String {
-    text.replace("\\\n", "\n").replace("\"\"\"", "").trim().to_owned()
+    text.replace("\\\n", "\n")
+        .replace("\"\"\"", "")
+        .trim()
+        .to_owned()
 }
 
 struct Whole;
 
 impl Validator for Whole {
     fn validate(&self, line: &str) -> ValidationResult {
-        if is_open(line) { ValidationResult::Incomplete } else { ValidationResult::Complete }
+        if is_open(line) {
+            ValidationResult::Incomplete
+        } else {
+            ValidationResult::Complete
+        }
     }
 }
 
@@ -102,7 +114,12 @@ mod tests {
 
     #[test]
     fn several_lines() {
-        assert!(is_open("one\\") && is_open("\"\"\"one") && !is_open("\"\"\"one\ntwo\"\"\"") && !is_open("one"));
+        assert!(
+            is_open("one\\")
+                && is_open("\"\"\"one")
+                && !is_open("\"\"\"one\ntwo\"\"\"")
+                && !is_open("one")
+        );
         assert_eq!(joined("one\\\ntwo"), "one\ntwo");
         assert_eq!(joined("\"\"\"one\ntwo\"\"\""), "one\ntwo");
         assert_eq!(joined("  one "), "one");

@@ -33,7 +33,12 @@ pub(super) struct Session<'a> {
 }
 
 impl<'a> Session<'a> {
-    pub(super) fn new(global: &'a Global, registry: &'a Registry, interrupt: Interrupt, verb: &Chat) -> Self {
+    pub(super) fn new(
+        global: &'a Global,
+        registry: &'a Registry,
+        interrupt: Interrupt,
+        verb: &Chat,
+    ) -> Self {
         let loading = verb.loading.options();
         Self {
             global,
@@ -42,8 +47,15 @@ impl<'a> Session<'a> {
             models: Vec::new(),
             current: 0,
             backend: loading.backend,
-            messages: verb.system.iter().map(|text| ChatMessage::new("system", text)).collect(),
-            settings: Settings { generate: verb.generating.options(), load: loading.load },
+            messages: verb
+                .system
+                .iter()
+                .map(|text| ChatMessage::new("system", text))
+                .collect(),
+            settings: Settings {
+                generate: verb.generating.options(),
+                load: loading.load,
+            },
             last: None,
         }
     }
@@ -72,7 +84,9 @@ impl<'a> Session<'a> {
             None => self.reply(&text).map(|()| true),
         };
         match result {
-            Err(error @ Error::File { .. }) if error.to_string().starts_with("standard output") => Err(error),
+            Err(error @ Error::File { .. }) if error.to_string().starts_with("standard output") => {
+                Err(error)
+            }
             Err(error) => {
                 output::error(self.global, &error);
                 Ok(true)
@@ -83,16 +97,22 @@ impl<'a> Session<'a> {
 
     /// The model that is talked to.
     pub(super) fn model(&self) -> Result<&Loaded> {
-        self.models
-            .get(self.current)
-            .ok_or_else(|| Error::usage("no model is loaded", "load one: /load MODEL; /models lists them"))
+        self.models.get(self.current).ok_or_else(|| {
+            Error::usage(
+                "no model is loaded",
+                "load one: /load MODEL; /models lists them",
+            )
+        })
     }
 
     /// Loads a model, or switches to it where it is loaded.
     pub(super) fn load(&mut self, model: &str) -> Result<()> {
         if let Some(at) = self.position(model) {
             self.current = at;
-            self.say(&format!("{} is loaded already; talking to it", self.models[at].name));
+            self.say(&format!(
+                "{} is loaded already; talking to it",
+                self.models[at].name
+            ));
             return Ok(());
         }
         let options = ModelOptions {
@@ -103,12 +123,18 @@ impl<'a> Session<'a> {
         let model = self.registry.load(model, &options)?;
         let info = model.info();
         let mut name = model_name(model.path());
-        let same = self.models.iter().filter(|loaded| loaded.name == name).count();
+        let same = self
+            .models
+            .iter()
+            .filter(|loaded| loaded.name == name)
+            .count();
         if same > 0 {
             name = format!("{name}-{}", same + 1);
         }
         let (backend, context, seconds) = (model.backend(), info.loaded_context, model.load_s());
-        self.say(&format!("{name} loaded by {backend} in {seconds:.2} s, context of {context} tokens"));
+        self.say(&format!(
+            "{name} loaded by {backend} in {seconds:.2} s, context of {context} tokens"
+        ));
         self.models.push(Loaded { name, model });
         self.current = self.models.len() - 1;
         Ok(())
@@ -117,7 +143,8 @@ impl<'a> Session<'a> {
     /// Where a loaded model is, by name or by path.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
         self.models.iter().position(|loaded| {
-            loaded.name.eq_ignore_ascii_case(name) || loaded.model.path().as_os_str() == std::ffi::OsStr::new(name)
+            loaded.name.eq_ignore_ascii_case(name)
+                || loaded.model.path().as_os_str() == std::ffi::OsStr::new(name)
         })
     }
 
@@ -131,8 +158,12 @@ impl<'a> Session<'a> {
             options: self.settings.generate.clone(),
             ..ChatRequest::default()
         };
-        let mut sink =
-            Printer { silent: false, interrupt: self.interrupt.clone(), failed: None, ends_line: true };
+        let mut sink = Printer {
+            silent: false,
+            interrupt: self.interrupt.clone(),
+            failed: None,
+            ends_line: true,
+        };
         let reply = model.chat(&request, &mut sink);
         sink.end_line()?;
         self.interrupt.take();
@@ -148,12 +179,15 @@ impl<'a> Session<'a> {
             FinishReason::Length => self.say("[max-tokens reached; /set max-tokens changes it]"),
             FinishReason::ContextFull => {
                 let size = model.info().loaded_context;
-                self.say(&format!("[the context of {size} tokens is full; /reset begins anew]"));
+                self.say(&format!(
+                    "[the context of {size} tokens is full; /reset begins anew]"
+                ));
             }
             _ => {}
         }
         // What was said stands, also where it was stopped: the person has read it.
-        self.messages.push(ChatMessage::new("assistant", reply.text));
+        self.messages
+            .push(ChatMessage::new("assistant", reply.text));
         tracing::info!("{}", speed(&reply.completion));
         self.last = Some(reply.completion);
         Ok(())

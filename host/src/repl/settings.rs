@@ -36,18 +36,55 @@ macro_rules! setting {
 
 /// Every setting.
 pub(super) const SETTINGS: &[Setting] = &[
-    setting!("temperature", "0.8", values::temperature, generate.sampling.temperature),
+    setting!(
+        "temperature",
+        "0.8",
+        values::temperature,
+        generate.sampling.temperature
+    ),
     setting!("top-k", "40", values::whole, generate.sampling.top_k),
-    setting!("top-p", "0.95", values::probability, generate.sampling.top_p),
-    setting!("min-p", "0.05", values::probability, generate.sampling.min_p),
-    setting!("repeat-penalty", "1", values::penalty, generate.sampling.repeat_penalty),
-    setting!("repeat-last-n", "64", values::whole, generate.sampling.repeat_last_n),
-    setting!("seed", "drawn anew for each reply", values::seed, generate.sampling.seed),
-    setting!("max-tokens", "up to the end of the context", values::whole, generate.max_tokens),
+    setting!(
+        "top-p",
+        "0.95",
+        values::probability,
+        generate.sampling.top_p
+    ),
+    setting!(
+        "min-p",
+        "0.05",
+        values::probability,
+        generate.sampling.min_p
+    ),
+    setting!(
+        "repeat-penalty",
+        "1",
+        values::penalty,
+        generate.sampling.repeat_penalty
+    ),
+    setting!(
+        "repeat-last-n",
+        "64",
+        values::whole,
+        generate.sampling.repeat_last_n
+    ),
+    setting!(
+        "seed",
+        "drawn anew for each reply",
+        values::seed,
+        generate.sampling.seed
+    ),
+    setting!(
+        "max-tokens",
+        "up to the end of the context",
+        values::whole,
+        generate.max_tokens
+    ),
     Setting {
         name: "stop",
         default: "none",
-        show: |settings| (!settings.generate.stop.is_empty()).then(|| format!("{:?}", settings.generate.stop)),
+        show: |settings| {
+            (!settings.generate.stop.is_empty()).then(|| format!("{:?}", settings.generate.stop))
+        },
         set: |settings, text| {
             match text {
                 Some(text) => settings.generate.stop.push(text.to_owned()),
@@ -56,8 +93,18 @@ pub(super) const SETTINGS: &[Setting] = &[
             Ok(())
         },
     },
-    setting!("context", "the model's, at most the manifest's; for the next /load", values::count, load.context),
-    setting!("threads", "the backend's choice; for the next /load", values::count, load.threads),
+    setting!(
+        "context",
+        "the model's, at most the manifest's; for the next /load",
+        values::count,
+        load.context
+    ),
+    setting!(
+        "threads",
+        "the backend's choice; for the next /load",
+        values::count,
+        load.threads
+    ),
 ];
 
 /// A setting by name, `_` as `-`, whatever its case.
@@ -76,7 +123,11 @@ mod tests {
             let mut settings = Settings::default();
             assert_eq!((setting.show)(&settings), None, "{}", setting.name);
             (setting.set)(&mut settings, Some("1")).unwrap();
-            assert!((setting.show)(&settings).is_some_and(|value| value.contains('1')), "{}", setting.name);
+            assert!(
+                (setting.show)(&settings).is_some_and(|value| value.contains('1')),
+                "{}",
+                setting.name
+            );
             (setting.set)(&mut settings, None).unwrap();
             assert_eq!((setting.show)(&settings), None, "{}", setting.name);
         }

@@ -46,15 +46,19 @@ pub const SMOLLM2: &str = "SmolLM2-135M-Instruct.Q4_1.gguf";
 /// File name of Gemma 3 270M.
 pub const GEMMA3: &str = "gemma-3-270m.Q4_K_M.gguf";
 
-/// The staged installation (`target/dist`), made once per test process.
+/// The staged program: that of the installation in `BACKPLANE_DIST`, else one that is built now, once per test process.
 ///
 /// # Panics
 /// It can't be built.
 pub fn host() -> PathBuf {
     static HOST: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let program = format!("backplane{}", std::env::consts::EXE_SUFFIX);
     HOST.get_or_init(|| {
+        if let Some(dist) = std::env::var_os("BACKPLANE_DIST") {
+            return PathBuf::from(dist).join(program);
+        }
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-        let mut stage = std::process::Command::new(cargo);
+        let mut stage = Command::new(cargo);
         stage
             .args([
                 "run",
@@ -74,9 +78,7 @@ pub fn host() -> PathBuf {
         );
         let target = std::env::var_os("CARGO_TARGET_DIR")
             .map_or_else(|| root().join("target"), |dir| root().join(dir));
-        target
-            .join("dist")
-            .join(format!("backplane{}", std::env::consts::EXE_SUFFIX))
+        target.join("dist").join(program)
     })
     .clone()
 }

@@ -36,7 +36,7 @@ fn run_prints_the_reply_and_nothing_else() {
     ]);
     assert_eq!(
         (ran.code, ran.out.as_str()),
-        (Some(0), " Paris.\n\nThe\n"),
+        (Some(0), " Paris.\n\n"),
         "{}",
         ran.err
     );
@@ -258,7 +258,7 @@ fn classify_is_one_forward_pass_a_prompt() {
 fn show_and_models_say_what_a_file_is() {
     let shown = smollm2(&["show", "--json"]).json();
     assert_eq!(shown["architecture"], "llama");
-    assert_eq!(shown["context_length"], 2048);
+    assert_eq!(shown["context_length"], 8192);
     assert_eq!(shown["vocabulary"], 49152);
     assert_eq!(shown["tensors"].as_array().map(Vec::len), Some(272));
     assert!(
@@ -381,7 +381,7 @@ fn wrong_commands_end_with_two_and_say_what_to_do() {
         (
             &["run", model, "hi", "--context", "100000"],
             2,
-            &["100000", "2048"],
+            &["100000", "8192"],
         ),
         (&["run", "no-such-model", "hi"], 4, &["no-such-model"]),
     ];

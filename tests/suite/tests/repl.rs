@@ -50,6 +50,9 @@ fn the_history_outlives_the_session() {
         screen.contains("/set seed 4711")
     });
     second.keys("\x03");
+    second.wait("an empty prompt", |screen| {
+        screen.lines().last().is_some_and(|line| line.trim() == ">")
+    });
     second.keys("\x04");
     assert_eq!(second.exit_code(), 0);
 }

@@ -335,10 +335,18 @@ fn callback() -> Result<Outcome> {
     let mut best = f64::INFINITY;
     for _ in 0..TRIES {
         let mut example = steps::cargo();
-        example.args(["run", "--quiet", "--release", "--package", "backplane-plugin-api"]);
+        example.args([
+            "run",
+            "--quiet",
+            "--release",
+            "--package",
+            "backplane-plugin-api",
+        ]);
         let output = example.args(["--example", "callback_cost"]).output()?;
         let text = String::from_utf8_lossy(&output.stdout);
-        let line = text.lines().find_map(|line| line.strip_prefix("across the boundary: "));
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("across the boundary: "));
         let figure = line.and_then(|line| line.split_whitespace().next()?.parse::<f64>().ok());
         best = best.min(figure.with_context(|| format!("callback_cost printed {text:?}"))?);
         if best < CALLBACK_LIMIT_NS {

@@ -47,6 +47,11 @@ pub(crate) fn check(step: &str, command: &mut Command) -> Result<()> {
     }
 }
 
+/// Where `stage` lays out the installation.
+fn dist() -> PathBuf {
+    target().join("dist")
+}
+
 /// What `stage` leaves behind.
 pub(crate) struct Staged {
     /// The host's binary.
@@ -63,7 +68,7 @@ pub(crate) fn stage() -> Result<Staged> {
     check("building host and plugins", &mut build)?;
 
     let built = target().join("release");
-    let dist = target().join("dist");
+    let dist = dist();
     let modules = dist.join("plugins");
     std::fs::create_dir_all(&modules).with_context(|| format!("{}", modules.display()))?;
     let exe = std::env::consts::EXE_SUFFIX;
@@ -80,7 +85,7 @@ pub(crate) fn stage() -> Result<Staged> {
 
 /// Puts a copy of `from` at `to` in one move, so that a running program keeps its old file.
 fn replace(from: &Path, to: &Path) -> Result<()> {
-    let new = to.with_extension("new");
+    let new = to.with_extension(format!("new-{}", std::process::id()));
     std::fs::copy(from, &new)
         .with_context(|| format!("copying {} to {}", from.display(), new.display()))?;
     std::fs::rename(&new, to).with_context(|| format!("{}", to.display()))
@@ -144,7 +149,9 @@ pub(crate) fn verify() -> Result<ExitCode> {
     step("stage", &mut task("stage")?)?;
     step(
         "tests",
-        cargo().args(["nextest", "run", "--workspace", "--no-fail-fast"]),
+        cargo()
+            .args(["nextest", "run", "--workspace", "--no-fail-fast"])
+            .env("BACKPLANE_DIST", dist()),
     )?;
     step(
         "doc tests",
