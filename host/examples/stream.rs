@@ -1,27 +1,18 @@
-//! Loads a model and streams a reply: `stream MODEL PROMPT [MANIFEST]`.
+//! Loads a model and streams a reply: `stream MODEL PROMPT`.
 
 use backplane::{Control, Event, GenerateOptions, GenerateRequest, ModelOptions, Prompt, Registry};
 use std::io::Write;
-use std::path::Path;
 
-fn main() -> backplane::Result<()> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let [_, model, prompt, manifest @ ..] = arguments.as_slice() else {
-        return Err(backplane::Error::usage(
-            "expected MODEL PROMPT [MANIFEST]",
-            "name a model and a prompt",
-        ));
-    };
-    let registry = Registry::open(manifest.first().map(Path::new))?;
-    let model = registry.load(model, &ModelOptions::default())?;
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let name = arguments.next().ok_or("expected MODEL PROMPT")?;
+    let prompt = Prompt::text(arguments.next().ok_or("expected MODEL PROMPT")?);
+    let model = Registry::open(None)?.load(&name, &ModelOptions::default())?;
     let options = GenerateOptions {
         max_tokens: Some(32),
         ..GenerateOptions::default()
     };
-    let request = GenerateRequest {
-        prompt: Prompt::text(prompt),
-        options,
-    };
+    let request = GenerateRequest { prompt, options };
     let reply = model.generate(&request, &mut |event: Event<'_>| {
         if let Event::Token { text, .. } | Event::Text { text } = event {
             print!("{text}");
@@ -29,9 +20,7 @@ fn main() -> backplane::Result<()> {
         }
         Control::Continue
     })?;
-    println!(
-        "\n[{} tokens by {}]",
-        reply.completion.completion_tokens, reply.backend
-    );
+    let tokens = reply.completion.completion_tokens;
+    println!("\n[{tokens} tokens by {}]", reply.backend);
     Ok(())
 }

@@ -240,7 +240,7 @@ fn from_manifest_to_text() {
     let error = loaded.tokenize("x", true, false).unwrap_err();
     assert_eq!(
         (error.exit_code(), error.to_string().as_str()),
-        (5, "echo: not here")
+        (2, "echo: not here")
     );
 }
 
@@ -393,7 +393,7 @@ fn other_formats_and_no_backend_at_all() {
     let error = empty.load(&path, &ModelOptions::default()).unwrap_err();
     assert_eq!(error.exit_code(), 3);
     assert!(
-        error.line().contains("no plugin is installed"),
+        error.line().contains("not installed: metal, rocm, llama_cpp"),
         "{}",
         error.line()
     );

@@ -234,7 +234,7 @@ fn the_failure_says_whose_it_is() {
     expect![[r#"Model("a: m.gguf: cut off")"#]]
         .assert_eq(&failure(&[("a", "broken"), ("b", "other")]));
     expect![[r#"Model("a: architecture mamba")"#]].assert_eq(&failure(&[("a", "unsupported")]));
-    expect![[r#"NoBackend("no backend is available: no plugin is installed")"#]]
+    expect![[r#"NoBackend("no backend is available: not installed: a")"#]]
         .assert_eq(&failure(&[("a", "absent")]));
     assert!(failure(&[("a", "memory"), ("b", "other")]).starts_with("Backend(\"a\""));
 }
