@@ -182,7 +182,16 @@ impl Losses {
                 .model
                 .as_ref()
                 .map_or(String::new(), |path| format!("{}: ", path.display()));
-            return Failure::Model(format!("{path}no available backend takes this format"));
+            // One that is there but can't be used may well be the one that takes it.
+            let unusable: String = trace
+                .candidates
+                .iter()
+                .filter(|candidate| candidate.rank.is_some() && is_fall(&candidate.verdict))
+                .map(|candidate| format!("; `{}`: {}", candidate.name, candidate.verdict))
+                .collect();
+            return Failure::Model(format!(
+                "{path}no available backend takes this format{unusable}"
+            ));
         }
         let (missing, there): (Vec<_>, Vec<_>) = trace
             .candidates
@@ -209,6 +218,14 @@ impl Losses {
         };
         Failure::NoBackend(format!("no backend is available: {why}"))
     }
+}
+
+/// Whether a plugin is there but can't be used, so that going on to another is a fall.
+fn is_fall(verdict: &Verdict) -> bool {
+    !matches!(
+        verdict.state,
+        VerdictState::Available | VerdictState::Absent | VerdictState::Disabled
+    )
 }
 
 /// Options that one backend refuses are not tried on the next: they were meant.
@@ -262,11 +279,11 @@ pub fn choose<T>(
         } else if let Some(cause) = &denied {
             (Outcome::NotTried, cause.clone(), false)
         } else if !candidate.verdict.is_available() {
-            let passed_over = matches!(
-                candidate.verdict.state,
-                VerdictState::Absent | VerdictState::Disabled
-            );
-            (Outcome::Lost, candidate.verdict.to_string(), !passed_over)
+            (
+                Outcome::Lost,
+                candidate.verdict.to_string(),
+                is_fall(&candidate.verdict),
+            )
         } else {
             match losses.note(&candidate.name, attempt(&candidate)) {
                 Ok(value) => {

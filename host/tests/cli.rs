@@ -1,5 +1,6 @@
 //! The binary as a user meets it, where no module is needed: what is refused, with which line and which exit code.
 #![cfg(feature = "cli")]
+#![allow(clippy::unwrap_used)] // Helpers of tests are tests too.
 
 use expect_test::{Expect, expect};
 use std::path::Path;

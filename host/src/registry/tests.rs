@@ -393,7 +393,9 @@ fn other_formats_and_no_backend_at_all() {
     let error = empty.load(&path, &ModelOptions::default()).unwrap_err();
     assert_eq!(error.exit_code(), 3);
     assert!(
-        error.line().contains("not installed: metal, rocm, llama_cpp"),
+        error
+            .line()
+            .contains("not installed: metal, rocm, llama_cpp"),
         "{}",
         error.line()
     );

@@ -231,6 +231,8 @@ fn the_failure_says_whose_it_is() {
     };
     expect![[r#"Model("m.gguf: no available backend takes this format")"#]]
         .assert_eq(&failure(&[("a", "other")]));
+    expect![[r#"Model("m.gguf: no available backend takes this format; `b`: misconfigured: is misconfigured (mend it)")"#]]
+        .assert_eq(&failure(&[("a", "other"), ("b", "misconfigured")]));
     expect![[r#"Model("a: m.gguf: cut off")"#]]
         .assert_eq(&failure(&[("a", "broken"), ("b", "other")]));
     expect![[r#"Model("a: architecture mamba")"#]].assert_eq(&failure(&[("a", "unsupported")]));
