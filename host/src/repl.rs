@@ -29,7 +29,9 @@ pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     if let Some(model) = &verb.model {
         session.load(model)?;
     }
-    if std::io::stdin().is_terminal() {
+    // A terminal that can't move its cursor gets plain lines, as a pipe does.
+    let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
+    if std::io::stdin().is_terminal() && !dumb {
         at_terminal(&mut session)?;
     } else {
         over_pipe(&mut session)?;
@@ -53,7 +55,7 @@ fn at_terminal(session: &mut Session<'_>) -> Result<()> {
     }
 }
 
-/// Without a terminal every line is a message or a command, and replies are all that standard output holds.
+/// Without a line editor every line is a message or a command, and replies are all that standard output holds.
 fn over_pipe(session: &mut Session<'_>) -> Result<()> {
     let mut pending = String::new();
     for line in std::io::stdin().lock().lines() {

@@ -102,10 +102,10 @@ pub(crate) struct Loading {
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
     /// Context in tokens [default: the model's, at most the manifest's `context`, which is 4096 unless set]
-    #[arg(long, value_name = "TOKENS", value_parser = values::count)]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = values::count)]
     pub(crate) context: Option<u32>,
     /// Threads [default: the backend's choice]
-    #[arg(long, value_name = "N", value_parser = values::count)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
     pub(crate) threads: Option<u32>,
 }
 
@@ -146,7 +146,7 @@ pub(crate) struct Generating {
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = values::penalty)]
     pub(crate) repeat_penalty: Option<f32>,
     /// Same seed, same text [default: drawn anew; --json tells it]
-    #[arg(long, value_name = "N", value_parser = values::seed)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::seed)]
     pub(crate) seed: Option<u64>,
     /// Stop before this text; may be given several times
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]

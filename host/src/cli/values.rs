@@ -30,6 +30,11 @@ pub(crate) fn penalty(text: &str) -> Result<f32, String> {
     })
 }
 
+/// A finite number.
+pub(crate) fn finite(text: &str) -> Result<f32, String> {
+    number(text, "a number", f32::is_finite)
+}
+
 /// A whole number from 0.
 pub(crate) fn whole(text: &str) -> Result<u32, String> {
     text.parse()

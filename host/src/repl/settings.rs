@@ -68,6 +68,18 @@ pub(super) const SETTINGS: &[Setting] = &[
         generate.sampling.repeat_last_n
     ),
     setting!(
+        "presence-penalty",
+        "0",
+        values::finite,
+        generate.sampling.presence_penalty
+    ),
+    setting!(
+        "frequency-penalty",
+        "0",
+        values::finite,
+        generate.sampling.frequency_penalty
+    ),
+    setting!(
         "seed",
         "drawn anew for each reply",
         values::seed,
