@@ -3,11 +3,11 @@
 //! The steps, in order; the first that fails gives the verdict, in one line:
 //!
 //! 1. the file is there;
-//! 2. it, and its folder, can't be written by everyone; its SHA-256 is the pinned one ([`trust`]);
-//! 3. its headers are those of a whole module for this machine ([`preflight`]), since the system's own loader ends the
+//! 2. it, and its folder, can't be written by everyone; its SHA-256 is the pinned one (`trust`);
+//! 3. its headers are those of a whole module for this machine (`preflight`), since the system's own loader ends the
 //!    process on some that are not;
 //! 4. the system loads it with all symbols bound; it has a root module of the same major version of the contract, with
-//!    the same layout, that unwinds its panics, and makes a backend ([`module`]).
+//!    the same layout, that unwinds its panics, and makes a backend (`module`).
 //!
 //! A file that was refused in steps 1 to 3 was not opened as a module: none of its code ran. Modules are never unloaded.
 

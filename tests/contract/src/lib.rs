@@ -33,7 +33,7 @@ pub fn module_path(package: &str) -> PathBuf {
     build_once(package, &["build"], &[])
 }
 
-/// As [`module_path`], with panics that abort.
+/// As [`module_path()`], with panics that abort.
 ///
 /// # Panics
 /// It can't be built.

@@ -459,3 +459,71 @@ fn a_manifest_with_a_wrong_key_names_line_and_nearest() {
         assert!(ran.err.contains(part), "{part}: {}", ran.err);
     }
 }
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_module_that_misses_a_library_is_named_and_never_silently_replaced() {
+    let chassis = Chassis::new("directories = [\"modules\"]\norder = [\"rocm\", \"cpu\"]\n");
+    std::fs::copy(cpu_module(), chassis.module("cpu")).expect("a module");
+    let folder = chassis.home.path();
+    let compile = |arguments: &[&str]| {
+        let mut compiler = std::process::Command::new("gcc");
+        assert!(
+            compiler
+                .args(arguments)
+                .current_dir(folder)
+                .status()
+                .expect("gcc")
+                .success()
+        );
+    };
+    std::fs::write(
+        folder.join("empty.c"),
+        "int backplane_test_symbol(void) { return 1; }\n",
+    )
+    .expect("a source");
+    std::fs::write(
+        folder.join("needs.c"),
+        "int backplane_test_symbol(void);\nint needs(void) { return backplane_test_symbol(); }\n",
+    )
+    .expect("a source");
+    compile(&[
+        "-shared",
+        "-fPIC",
+        "-o",
+        "libamdhip64.so.6",
+        "-Wl,-soname,libamdhip64.so.6",
+        "empty.c",
+    ]);
+    compile(&[
+        "-shared",
+        "-fPIC",
+        "-o",
+        "modules/rocm.so",
+        "needs.c",
+        "libamdhip64.so.6",
+    ]);
+    std::fs::remove_file(folder.join("libamdhip64.so.6")).expect("removed");
+
+    let (state, message) = chassis.verdict("rocm");
+    assert_eq!(state, "missing_library", "{message}");
+    assert!(message.contains("libamdhip64.so.6"), "{message}");
+    // The reply's metadata and the log say so; asked for by name, it is an error.
+    let tiny = fixture("tiny/llama3-gqa/model-f32.gguf")
+        .canonicalize()
+        .expect("a path");
+    let tiny = tiny.to_str().expect("UTF-8");
+    let ran = chassis.run(&["run", tiny, "--raw", "abc", "--max-tokens", "1", "--json"]);
+    assert!(ran.err.contains("libamdhip64.so.6"), "{}", ran.err);
+    let reply = ran.json();
+    assert_eq!(reply["backend"], "cpu");
+    assert!(
+        reply["notice"]
+            .as_str()
+            .is_some_and(|notice| notice.contains("rocm")),
+        "{reply}"
+    );
+    let pinned = chassis.run(&["run", tiny, "--raw", "abc", "--backend", "rocm"]);
+    assert_eq!(pinned.code, Some(3), "{}", pinned.err);
+    assert!(pinned.err.contains("libamdhip64.so.6"), "{}", pinned.err);
+}

@@ -9,14 +9,7 @@ fn the_example_streams_a_reply() {
     let model = real_model(SMOLLM2);
     let manifest = host().parent().expect("a folder").join("plugins.toml");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "build",
-        "--quiet",
-        "--package",
-        "backplane",
-        "--example",
-        "stream",
-    ]);
+    cargo.args(["build", "--quiet", "--workspace", "--example", "stream"]);
     cargo.arg("--message-format=json").current_dir(root());
     let output = cargo.output().expect("cargo");
     let messages = String::from_utf8(output.stdout).expect("UTF-8");

@@ -146,22 +146,22 @@ pub(crate) fn verify() -> Result<ExitCode> {
             "warnings",
         ]),
     )?;
+    step(
+        "documentation",
+        cargo()
+            .args(["doc", "--workspace", "--no-deps", "--quiet"])
+            .env("RUSTDOCFLAGS", "-D warnings"),
+    )?;
+    step(
+        "doc tests",
+        cargo().args(["test", "--doc", "--workspace", "--quiet"]),
+    )?;
     step("stage", &mut task("stage")?)?;
     step(
         "tests",
         cargo()
             .args(["nextest", "run", "--workspace", "--no-fail-fast"])
             .env("BACKPLANE_DIST", dist()),
-    )?;
-    step(
-        "doc tests",
-        cargo().args(["test", "--doc", "--workspace", "--quiet"]),
-    )?;
-    step(
-        "documentation",
-        cargo()
-            .args(["doc", "--workspace", "--no-deps", "--quiet"])
-            .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
     step("limits", &mut task("limits")?)?;
     if cargo()
