@@ -60,6 +60,16 @@ fn gemma3_with_linear_scaling() {
 }
 
 #[test]
+fn qwen25_with_biases() {
+    tiny("qwen2.5-bias", &["model-f32.gguf"]);
+}
+
+#[test]
+fn qwen25_with_yarn() {
+    tiny("qwen2.5-yarn", &["model-f32.gguf"]);
+}
+
+#[test]
 fn every_block_type() {
     let types = [
         "Q8_0",
@@ -70,6 +80,10 @@ fn every_block_type() {
         "Q4_K",
         "Q5_K",
         "Q6_K",
+        "Q2_K",
+        "Q3_K",
+        "IQ4_NL",
+        "IQ4_XS",
         "Q4_K_M-mixed",
     ];
     for device in devices() {

@@ -2,7 +2,9 @@
 
 use crate::ModelError;
 use crate::hyperparameters::Hyperparameters;
-use backplane_program::{Activation, Builder, Program, ProgramError, ValueId};
+use backplane_program::{
+    Activation, AttentionSpec, Builder, CacheSpec, Program, ProgramError, RopeId, ValueId,
+};
 
 /// A program under construction, with the sizes of its model.
 pub(crate) struct Model<'a, 'w> {
@@ -74,6 +76,15 @@ impl<'a, 'w> Model<'a, 'w> {
         self.b.linear(x, weight, bias)
     }
 
+    /// Refuses a file without these biases of layer `layer`: for architectures that have them always.
+    pub(crate) fn require_biases(&self, layer: usize, names: &[&str]) -> Result<(), ProgramError> {
+        let mut names = names.iter().map(|name| format!("blk.{layer}.{name}.bias"));
+        match names.find(|name| !self.b.has(name)) {
+            Some(name) => Err(ProgramError::MissingWeight { name }),
+            None => Ok(()),
+        }
+    }
+
     /// `down(activation(gate(x)) * up(x))` of layer `layer`.
     pub(crate) fn gated_feed_forward(
         &mut self,
@@ -112,6 +123,34 @@ impl<'a, 'w> Model<'a, 'w> {
             kv_heads.saturating_mul(self.h.value_dim),
         )?;
         Ok([q, k, v])
+    }
+
+    /// Grouped-query attention of layer `layer` (Ainslie et al. 2023, arXiv:2305.13245): turns queries and keys by their
+    /// positions, attends, and leads the heads back to the width of the residual stream.
+    pub(crate) fn rotary_attention(
+        &mut self,
+        layer: usize,
+        [q, k, v]: [ValueId; 3],
+        rotary: RopeId,
+        window: Option<usize>,
+    ) -> Result<ValueId, ProgramError> {
+        let h = self.h;
+        let cache = CacheSpec {
+            kv_heads: h.kv_heads[layer],
+            key_dim: h.key_dim,
+            value_dim: h.value_dim,
+        };
+        let spec = AttentionSpec {
+            heads: h.heads[layer],
+            scale: 1.0 / (h.key_dim as f32).sqrt(),
+            window,
+            soft_cap: None,
+        };
+        let q = self.b.rope(q, rotary, h.key_dim)?;
+        let k = self.b.rope(k, rotary, h.key_dim)?;
+        let cache = self.b.cache(cache);
+        let x = self.b.attention([q, k, v], cache, spec)?;
+        self.linear(&format!("blk.{layer}.attn_output"), x, h.width)
     }
 
     pub(crate) fn finish(self, logits: ValueId) -> Result<Program, ProgramError> {

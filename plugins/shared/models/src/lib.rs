@@ -14,6 +14,7 @@ mod error;
 mod gemma3;
 mod hyperparameters;
 mod llama;
+mod qwen2;
 mod rope;
 mod summary;
 
@@ -50,6 +51,13 @@ pub const ARCHITECTURES: &[Architecture] = &[
         norm: "RMS, before attention and feed-forward",
         lower: llama::lower,
         describe_rope: llama::describe_rope,
+        describe_window: |_| Ok("full attention".into()),
+    },
+    Architecture {
+        name: "qwen2",
+        norm: "RMS, before attention and feed-forward",
+        lower: qwen2::lower,
+        describe_rope: qwen2::describe_rope,
         describe_window: |_| Ok("full attention".into()),
     },
 ];

@@ -5,30 +5,22 @@
 //! q and k reordered so that rotation pairs neighbours. The optional `rope_freqs.weight` carries Llama 3's scaling.
 
 use crate::ModelError;
-use crate::blocks::{Model, build};
+use crate::blocks::build;
 use crate::hyperparameters::Hyperparameters;
 use crate::rope;
-use backplane_program::{
-    Activation, AttentionSpec, CacheSpec, Program, ProgramError, RopeId, RopeStyle, ValueId,
-};
+use backplane_program::{Activation, Program, RopeStyle};
 
 const DEFAULT_BASE: f32 = 10_000.0;
 
 pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
-    let base = rope::base(h, "rope.freq_base", DEFAULT_BASE)?;
-    let rotary = rope::plain(
-        RopeStyle::Interleaved,
-        h.rotary_dim,
-        base,
-        rope::linear_factor(h)?,
-    );
-    let rotary = rope::with_table(h, rotary)?;
+    let rotary = rope::scaled(h, RopeStyle::Interleaved, DEFAULT_BASE)?;
     build(h, |mut m| {
         let rotary = m.b.declare_rope(rotary);
         let mut x = m.embed(1.0)?;
         for layer in 0..h.layers {
             let a = m.rms_norm(&format!("blk.{layer}.attn_norm"), x)?;
-            let a = attention(&mut m, layer, a, rotary)?;
+            let qkv = m.queries_keys_values(layer, a)?;
+            let a = m.rotary_attention(layer, qkv, rotary, None)?;
             x = m.b.add(x, a)?;
             let f = m.rms_norm(&format!("blk.{layer}.ffn_norm"), x)?;
             let f = m.gated_feed_forward(layer, f, Activation::Silu)?;
@@ -40,43 +32,6 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
     })
 }
 
-fn attention(
-    m: &mut Model<'_, '_>,
-    layer: usize,
-    x: ValueId,
-    rotary: RopeId,
-) -> Result<ValueId, ProgramError> {
-    let h = m.h;
-    let cache = CacheSpec {
-        kv_heads: h.kv_heads[layer],
-        key_dim: h.key_dim,
-        value_dim: h.value_dim,
-    };
-    let spec = AttentionSpec {
-        heads: h.heads[layer],
-        scale: 1.0 / (h.key_dim as f32).sqrt(),
-        window: None,
-        soft_cap: None,
-    };
-    let [q, k, v] = m.queries_keys_values(layer, x)?;
-    let q = m.b.rope(q, rotary, h.key_dim)?;
-    let k = m.b.rope(k, rotary, h.key_dim)?;
-    let cache = m.b.cache(cache);
-    let x = m.b.attention([q, k, v], cache, spec)?;
-    m.linear(&format!("blk.{layer}.attn_output"), x, h.width)
-}
-
 pub(crate) fn describe_rope(h: &Hyperparameters<'_>) -> Result<String, ModelError> {
-    let mut text = format!("base {}", rope::base(h, "rope.freq_base", DEFAULT_BASE)?);
-    let factor = rope::linear_factor(h)?;
-    if factor != 1.0 {
-        text += &format!(", linear scaling by {factor}");
-    }
-    if rope::has_table(h) {
-        text += ", frequencies scaled by table";
-    }
-    if h.rotary_dim < h.key_dim {
-        text += &format!(", {} of {} elements", h.rotary_dim, h.key_dim);
-    }
-    Ok(text)
+    rope::describe(h, DEFAULT_BASE)
 }

@@ -4,6 +4,13 @@ use crate::ModelError;
 use crate::hyperparameters::Hyperparameters;
 use backplane_program::{Rope, RopeStyle};
 
+/// YaRN's rotations over the original context: pairs that turn more often keep their frequency, pairs that turn less often
+/// are stretched by the whole factor.
+const BETA_FAST: f32 = 32.0;
+const BETA_SLOW: f32 = 1.0;
+/// Keeps YaRN's ramp from having no width.
+const LEAST_RAMP: f64 = 0.001;
+
 /// Divisors of the frequencies, one per pair; how GGUF stores Llama 3's scaling.
 const FACTORS: &str = "rope_freqs.weight";
 
@@ -25,15 +32,100 @@ pub(crate) fn plain(style: RopeStyle, rotary_dim: usize, base: f32, factor: f32)
     }
 }
 
-/// As [`plain`], each frequency also divided by the file's own table if it has one.
-pub(crate) fn with_table(h: &Hyperparameters<'_>, mut rope: Rope) -> Result<Rope, ModelError> {
-    let Some(table) = h.weights.tensor(FACTORS) else {
-        return Ok(rope);
+/// How a model's positions were stretched past the context it was first trained on.
+enum Scaling {
+    /// Positions divided by a factor; 1 where nothing was stretched.
+    Linear(f32),
+    Yarn(Yarn),
+}
+
+/// YaRN (Peng et al. 2023, arXiv:2309.00071).
+struct Yarn {
+    factor: f32,
+    original_context: usize,
+    beta_fast: f32,
+    beta_slow: f32,
+    /// Factor on cosine and sine beside the one that follows from `factor`.
+    attention_factor: f32,
+}
+
+impl Yarn {
+    fn read(h: &Hyperparameters<'_>) -> Result<Self, ModelError> {
+        // Other mixtures of the two frequencies than the paper's are not known to exist.
+        if let Some(mix) = h.optional_or_zero("rope.scaling.yarn_ext_factor")?
+            && mix != 1.0
+        {
+            return Err(h.wrong("rope.scaling.yarn_ext_factor", mix, "1"));
+        }
+        let or = |name: &str, default| h.optional_float(name).map(|it| it.unwrap_or(default));
+        let key = "rope.scaling.factor";
+        h.meta().require_f32(&h.key(key))?;
+        Ok(Self {
+            factor: or(key, 1.0)?,
+            original_context: original_context(h)?,
+            beta_fast: or("rope.scaling.yarn_beta_fast", BETA_FAST)?,
+            beta_slow: or("rope.scaling.yarn_beta_slow", BETA_SLOW)?,
+            attention_factor: or("rope.scaling.attn_factor", 1.0)?
+                * or("rope.scaling.yarn_attn_factor", 1.0)?,
+        })
+    }
+
+    /// Section 3.2, "NTK-by-parts": frequencies between the original and the interpolated ones, by how often a pair turns
+    /// within the original context; section 3.4: `0.1 ln(factor) + 1` on cosine and sine, for the attention's temperature.
+    fn apply(&self, rope: &mut Rope, base: f32) {
+        let pairs = rope.inverse_frequencies.len();
+        let (dim, factor) = (2.0 * pairs as f64, f64::from(self.factor));
+        // The pair that turns so many times within the original context, as a fraction.
+        let pair_of = |turns: f32| {
+            let wavelength =
+                self.original_context as f64 / (f64::from(turns) * std::f64::consts::TAU);
+            dim * wavelength.ln() / (2.0 * f64::from(base).ln())
+        };
+        let low = pair_of(self.beta_fast).floor().max(0.0);
+        let high = pair_of(self.beta_slow).ceil().min(dim - 1.0);
+        for (pair, frequency) in rope.inverse_frequencies.iter_mut().enumerate() {
+            let ramp = ((pair as f64 - low) / (high - low).max(LEAST_RAMP)).clamp(0.0, 1.0);
+            *frequency = (f64::from(*frequency) * (ramp / factor + 1.0 - ramp)) as f32;
+        }
+        rope.magnitude = self.attention_factor * (0.1 * self.factor.ln() + 1.0).max(1.0);
+    }
+}
+
+/// Positions that the model was trained on before it was stretched.
+fn original_context(h: &Hyperparameters<'_>) -> Result<usize, ModelError> {
+    let original = h.optional_positive("rope.scaling.original_context_length")?;
+    Ok(original.unwrap_or(h.context_length))
+}
+
+/// The rotary embedding as the metadata have it: scaled linearly or by YaRN, each frequency also divided by the file's own
+/// table if it has one.
+pub(crate) fn scaled(
+    h: &Hyperparameters<'_>,
+    style: RopeStyle,
+    default_base: f32,
+) -> Result<Rope, ModelError> {
+    let base = base(h, "rope.freq_base", default_base)?;
+    let mut rope = match scaling(h)? {
+        Scaling::Linear(factor) => plain(style, h.rotary_dim, base, factor),
+        Scaling::Yarn(yarn) => {
+            let mut rope = plain(style, h.rotary_dim, base, 1.0);
+            yarn.apply(&mut rope, base);
+            rope
+        }
+    };
+    divide(h, &mut rope, FACTORS)?;
+    Ok(rope)
+}
+
+/// Divides each frequency by its number in a table of the file, if it has that one.
+fn divide(h: &Hyperparameters<'_>, rope: &mut Rope, name: &str) -> Result<(), ModelError> {
+    let Some(table) = h.weights.tensor(name) else {
+        return Ok(());
     };
     let pairs = rope.inverse_frequencies.len();
     let wrong = |found: String, expected: String| ModelError::Tensor {
         path: h.weights.path().into(),
-        tensor: FACTORS.into(),
+        tensor: name.into(),
         found,
         expected,
     };
@@ -43,10 +135,11 @@ pub(crate) fn with_table(h: &Hyperparameters<'_>, mut rope: Rope) -> Result<Rope
             format!("[{pairs}], one for each pair"),
         ));
     }
+    let divisors = table.to_f32();
     for (pair, (frequency, divisor)) in rope
         .inverse_frequencies
         .iter_mut()
-        .zip(table.to_f32())
+        .zip(divisors)
         .enumerate()
     {
         if !(divisor.is_finite() && divisor > 0.0) {
@@ -57,17 +150,12 @@ pub(crate) fn with_table(h: &Hyperparameters<'_>, mut rope: Rope) -> Result<Rope
         }
         *frequency /= divisor;
     }
-    Ok(rope)
-}
-
-/// Whether the file scales its frequencies by a table.
-pub(crate) fn has_table(h: &Hyperparameters<'_>) -> bool {
-    h.weights.tensor(FACTORS).is_some()
+    Ok(())
 }
 
 /// Refuses a table, for architectures that have no use for one.
 pub(crate) fn refuse_table(h: &Hyperparameters<'_>) -> Result<(), ModelError> {
-    if has_table(h) {
+    if h.weights.tensor(FACTORS).is_some() {
         return Err(ModelError::unused_tensor(
             h.weights.path(),
             FACTORS,
@@ -82,20 +170,54 @@ pub(crate) fn base(h: &Hyperparameters<'_>, name: &str, default: f32) -> Result<
     Ok(h.optional_float(name)?.unwrap_or(default))
 }
 
-/// The factor of linear scaling; 1 without.
+/// The factor of linear scaling, for architectures that know no other; 1 without.
 pub(crate) fn linear_factor(h: &Hyperparameters<'_>) -> Result<f32, ModelError> {
+    match scaling(h)? {
+        Scaling::Linear(factor) => Ok(factor),
+        Scaling::Yarn(_) => Err(h.wrong("rope.scaling.type", "\"yarn\"", "none or linear")),
+    }
+}
+
+fn scaling(h: &Hyperparameters<'_>) -> Result<Scaling, ModelError> {
     // A factor without a type is linear; older files call it `scale_linear`.
     match h.meta().str(&h.key("rope.scaling.type"))? {
-        Some("none") => return Ok(1.0),
+        Some("none") => return Ok(Scaling::Linear(1.0)),
+        Some("yarn") => return Yarn::read(h).map(Scaling::Yarn),
         None | Some("linear") => {}
         Some(other) => {
             let other: String = other.chars().take(32).collect();
-            return Err(h.wrong("rope.scaling.type", format!("{other:?}"), "none or linear"));
+            let expected = "none, linear or yarn";
+            return Err(h.wrong("rope.scaling.type", format!("{other:?}"), expected));
         }
     }
     let factor = match h.optional_or_zero("rope.scaling.factor")? {
         None => h.optional_or_zero("rope.scale_linear")?,
         factor => factor,
     };
-    Ok(factor.unwrap_or(1.0))
+    Ok(Scaling::Linear(factor.unwrap_or(1.0)))
+}
+
+/// What [`scaled`] makes of the metadata, in words.
+pub(crate) fn describe(h: &Hyperparameters<'_>, default_base: f32) -> Result<String, ModelError> {
+    let mut text = format!("base {}", base(h, "rope.freq_base", default_base)?);
+    match scaling(h)? {
+        Scaling::Linear(1.0) => {}
+        Scaling::Linear(factor) => text += &format!(", linear scaling by {factor}"),
+        Scaling::Yarn(Yarn {
+            factor,
+            original_context,
+            ..
+        }) => text += &format!(", YaRN scaling by {factor} from {original_context} positions"),
+    }
+    if h.weights.tensor(FACTORS).is_some() {
+        text += ", frequencies scaled by table";
+    }
+    Ok(text + &partial(h))
+}
+
+fn partial(h: &Hyperparameters<'_>) -> String {
+    if h.rotary_dim == h.key_dim {
+        return String::new();
+    }
+    format!(", {} of {} elements", h.rotary_dim, h.key_dim)
 }

@@ -57,6 +57,11 @@ impl File {
             ] {
                 file.tensor(&format!("blk.{layer}.{name}.weight"), &shape);
             }
+            if architecture == "qwen2" {
+                for (name, width) in [("attn_q", 8), ("attn_k", 4), ("attn_v", 4)] {
+                    file.tensor(&format!("blk.{layer}.{name}.bias"), &[width]);
+                }
+            }
             if architecture == "gemma3" {
                 for (name, width) in [
                     ("attn_q_norm", 2),
@@ -275,10 +280,110 @@ fn rope_follows_base_scaling_table_and_partial_rotation() {
         file.refusal(),
         "m.gguf: tensor rope_freqs.weight: found [3], expected [2], one for each pair"
     );
-    file.set("rope.scaling.type", "yarn");
+    file.set("rope.scaling.type", "su");
     assert_eq!(
         file.refusal(),
-        "m.gguf: key llama.rope.scaling.type: found \"yarn\", expected none or linear"
+        "m.gguf: key llama.rope.scaling.type: found \"su\", expected none, linear or yarn"
+    );
+    let mut gemma = File::new("gemma3", 1);
+    gemma
+        .set("rope.scaling.type", "yarn")
+        .set("rope.scaling.factor", 4f32);
+    assert_eq!(
+        gemma.refusal(),
+        "m.gguf: key gemma3.rope.scaling.type: found \"yarn\", expected none or linear"
+    );
+}
+
+#[test]
+fn yarn_stretches_slow_pairs_and_keeps_fast_ones() {
+    let mut file = File::new("qwen2", 1);
+    // One head of 8: 4 pairs, frequencies 1, 0.1, 0.01, 0.001.
+    file.set("attention.head_count", 1u32)
+        .set("attention.head_count_kv", 1u32)
+        .set("rope.scaling.type", "yarn");
+    for name in ["attn_k", "attn_v"] {
+        file.tensor(&format!("blk.0.{name}.weight"), &[8, WIDTH])
+            .tensor(&format!("blk.0.{name}.bias"), &[8]);
+    }
+    let refusal = file.refusal();
+    assert_eq!(
+        refusal,
+        "m.gguf: key qwen2.rope.scaling.factor: missing, expected f32"
+    );
+    file.set("rope.scaling.factor", 4f32);
+    // 2^12 positions: 4096 / (32 * 2 pi) = 20.4 turns into pair 1.3, 4096 / (2 pi) = 652 into pair 2.8; so the ramp goes
+    // from pair 1 to pair 3, and is half way at pair 2.
+    file.set("rope.scaling.original_context_length", 4096u32);
+    let rope = |file: &File| file.lower().ropes.remove(0);
+    let found = rope(&file);
+    assert_eq!(found.style, RopeStyle::Halves);
+    assert_eq!(
+        found.inverse_frequencies,
+        [1.0, 0.1, 0.01 * (1.0 + 0.25) / 2.0, 0.001 / 4.0]
+    );
+    assert_eq!(found.magnitude, 0.1 * 4f32.ln() + 1.0);
+    assert_eq!(
+        summarize(&file.weights()).unwrap().rope,
+        "base 10000, YaRN scaling by 4 from 4096 positions"
+    );
+    file.set("rope.scaling.attn_factor", 0.5f32);
+    assert_eq!(rope(&file).magnitude, 0.5 * (0.1 * 4f32.ln() + 1.0));
+    // The more turns count as fast, the fewer pairs keep their frequency.
+    file.set("rope.scaling.yarn_beta_fast", 4096f32)
+        .set("rope.scaling.yarn_beta_slow", 652f32);
+    assert_eq!(
+        rope(&file).inverse_frequencies,
+        [1.0, 0.025, 0.0025, 0.00025]
+    );
+    // Without an original context, that of the model counts: 64 positions.
+    file.meta
+        .remove("qwen2.rope.scaling.original_context_length");
+    assert_eq!(
+        summarize(&file.weights()).unwrap().rope,
+        "base 10000, YaRN scaling by 4 from 64 positions"
+    );
+    for (key, value, expected) in [
+        (
+            "rope.scaling.factor",
+            0f32,
+            "found 0, expected a finite number above 0",
+        ),
+        (
+            "rope.scaling.yarn_beta_slow",
+            f32::INFINITY,
+            "found inf, expected a finite number above 0",
+        ),
+        (
+            "rope.scaling.attn_factor",
+            -1.0,
+            "found -1, expected a finite number above 0",
+        ),
+        ("rope.scaling.yarn_ext_factor", 0.5, "found 0.5, expected 1"),
+    ] {
+        let mut file = file.clone();
+        file.set(key, value);
+        assert_eq!(
+            file.refusal(),
+            format!("m.gguf: key qwen2.{key}: {expected}")
+        );
+    }
+}
+
+#[test]
+fn qwen2_has_biases_on_queries_keys_and_values() {
+    let mut file = File::new("qwen2", 2);
+    let biased = |op: &Op| matches!(op, Op::Linear { bias: Some(_), .. });
+    assert_eq!(count(&file.lower(), biased), 2 * 3);
+    file.tensors.remove("blk.1.attn_v.bias");
+    assert_eq!(
+        file.refusal(),
+        "m.gguf: blk.1.attn_v.bias: tensor is missing"
+    );
+    file.tensor("blk.1.attn_v.bias", &[8]);
+    assert_eq!(
+        file.refusal(),
+        "m.gguf: blk.1.attn_v.bias: expected [4], got [8]"
     );
 }
 
@@ -411,7 +516,7 @@ fn unknown_architectures_are_named_with_those_known() {
         .insert("general.architecture".into(), "mamba\n9".into());
     assert_eq!(
         file.refusal(),
-        "m.gguf: key general.architecture: found \"mamba\\n9\", expected one of gemma3, llama"
+        "m.gguf: key general.architecture: found \"mamba\\n9\", expected one of gemma3, llama, qwen2"
     );
     file.meta.remove("general.architecture");
     assert_eq!(
@@ -700,17 +805,23 @@ proptest! {
     /// Whatever the metadata say, there is a valid program or one line; never a panic or a long wait.
     #[test]
     fn any_metadata_give_a_program_or_one_line(
-        gemma in any::<bool>(),
+        architecture in prop::sample::select(vec!["gemma3", "llama", "qwen2"]),
+        yarn in any::<bool>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any_value()), 1..4),
     ) {
-        const KEYS: [&str; 18] = [
+        const KEYS: [&str; 23] = [
             "block_count", "embedding_length", "context_length", "feed_forward_length", "attention.head_count",
             "attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.dimension_count",
             "rope.freq_base", "rope.freq_base_swa", "rope.scaling.type", "rope.scaling.factor",
             "attention.layer_norm_rms_epsilon", "attention.sliding_window", "attention.sliding_window_pattern",
-            "final_logit_softcapping", "expert_count",
+            "final_logit_softcapping", "expert_count", "rope.scaling.original_context_length",
+            "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast",
+            "rope.scaling.yarn_beta_slow",
         ];
-        let mut file = if gemma { File::new("gemma3", 7) } else { File::llama() };
+        let mut file = File::new(architecture, if architecture == "gemma3" { 7 } else { 3 });
+        if yarn {
+            file.set("rope.scaling.type", "yarn").set("rope.scaling.factor", 2f32);
+        }
         for (key, value) in changes {
             file.set(KEYS[key.index(KEYS.len())], value);
         }

@@ -36,6 +36,16 @@ fn gemma3_text_linear8() {
 }
 
 #[test]
+fn qwen25_with_biases() {
+    f32_parity("qwen2.5-bias", "model-f32.gguf");
+}
+
+#[test]
+fn qwen25_with_yarn() {
+    f32_parity("qwen2.5-yarn", "model-f32.gguf");
+}
+
+#[test]
 fn llama_256_in_every_block_type() {
     for block_type in [
         "f16",
@@ -47,6 +57,10 @@ fn llama_256_in_every_block_type() {
         "Q4_K",
         "Q5_K",
         "Q6_K",
+        "Q2_K",
+        "Q3_K",
+        "IQ4_NL",
+        "IQ4_XS",
         "Q4_K_M-mixed",
     ] {
         let seen = check_quant(&Interpreter, block_type, Judge::Exact);
