@@ -5,7 +5,7 @@
 
 use crate::activations::{Group32, Group256};
 use crate::isa::Isa;
-use backplane_weights::TensorType;
+use backplane_weights::{TensorType, blocks};
 
 #[cfg_attr(target_arch = "x86_64", path = "kernels/x86/mod.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernels/portable.rs")]
@@ -135,8 +135,15 @@ impl<'a> Tile<'a> {
         let kernel = kernel(self.ty);
         match isa {
             Isa::Scalar => self.run_scalar(kernel.scalar),
-            Isa::Avx2 => fast::run(kernel.avx2, self),
-            Isa::Avx512 => fast::run(kernel.avx512, self),
+            Isa::Avx2 => self.run_fast(kernel.avx2, kernel.scalar),
+            Isa::Avx512 => self.run_fast(kernel.avx512, kernel.scalar),
+        }
+    }
+
+    fn run_fast(&self, matmul: Option<fast::Matmul>, dot: scalar::Dot) {
+        match matmul {
+            Some(matmul) => fast::run(matmul, self),
+            None => self.run_scalar(dot),
         }
     }
 
@@ -164,35 +171,61 @@ struct Kernel {
     ty: TensorType,
     activations: ActivationKind,
     scalar: scalar::Dot,
-    avx2: fast::Matmul,
-    avx512: fast::Matmul,
+    /// `None`: the scalar one runs.
+    avx2: Option<fast::Matmul>,
+    /// As `avx2`.
+    avx512: Option<fast::Matmul>,
+}
+
+macro_rules! fast_kernel {
+    (_) => {
+        None
+    };
+    ($name:ident) => {
+        Some(fast::$name)
+    };
 }
 
 macro_rules! table {
-    ($($ty:ident, $activations:ident, $scalar:ident, $avx2:ident, $avx512:ident;)*) => {
+    ($($ty:ident, $activations:ident, $scalar:path, $avx2:tt, $avx512:tt;)*) => {
         const TABLE: &[Kernel] = &[$(Kernel {
             ty: TensorType::$ty,
             activations: ActivationKind::$activations,
-            scalar: scalar::$scalar,
-            avx2: fast::$avx2,
-            avx512: fast::$avx512,
+            scalar: $scalar,
+            avx2: fast_kernel!($avx2),
+            avx512: fast_kernel!($avx512),
         }),*];
     };
 }
 
 table! {
-    // type, activations, scalar, AVX2, AVX-512
-    F32,  Float,  dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
-    F16,  Float,  dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
-    BF16, Float,  dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
-    Q8_0, Int32,  dot_q8_0, matmul_q8_0_avx2, matmul_q8_0_avx512;
-    Q4_0, Int32,  dot_q4_0, matmul_q4_0_avx2, matmul_q4_0_avx512;
-    Q4_1, Int32,  dot_q4_1, matmul_q4_1_avx2, matmul_q4_1_avx512;
-    Q5_0, Int32,  dot_q5_0, matmul_q5_0_avx2, matmul_q5_0_avx512;
-    Q5_1, Int32,  dot_q5_1, matmul_q5_1_avx2, matmul_q5_1_avx512;
-    Q4_K, Int256, dot_q4_k, matmul_q4_k_avx2, matmul_q4_k_avx512;
-    Q5_K, Int256, dot_q5_k, matmul_q5_k_avx2, matmul_q5_k_avx512;
-    Q6_K, Int256, dot_q6_k, matmul_q6_k_avx2, matmul_q6_k_avx512;
+    // type, activations, scalar, AVX2, AVX-512; `_`: no fast twin, the scalar one runs.
+    F32,  Float,  scalar::dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
+    F16,  Float,  scalar::dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
+    BF16, Float,  scalar::dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
+    Q8_0, Int32,  scalar::dot_q8_0, matmul_q8_0_avx2, matmul_q8_0_avx512;
+    Q4_0, Int32,  scalar::dot_q4_0, matmul_q4_0_avx2, matmul_q4_0_avx512;
+    Q4_1, Int32,  scalar::dot_q4_1, matmul_q4_1_avx2, matmul_q4_1_avx512;
+    Q5_0, Int32,  scalar::dot_q5_0, matmul_q5_0_avx2, matmul_q5_0_avx512;
+    Q5_1, Int32,  scalar::dot_q5_1, matmul_q5_1_avx2, matmul_q5_1_avx512;
+    Q4_K, Int256, scalar::dot_q4_k, matmul_q4_k_avx2, matmul_q4_k_avx512;
+    Q5_K, Int256, scalar::dot_q5_k, matmul_q5_k_avx2, matmul_q5_k_avx512;
+    Q6_K, Int256, scalar::dot_q6_k, matmul_q6_k_avx2, matmul_q6_k_avx512;
+    Q2_K, Int256, scalar::dot_q2_k, _, _;
+    Q3_K, Int256, scalar::dot_q3_k, _, _;
+    IQ4_NL, Int32, scalar::dot_iq4_nl, _, _;
+    IQ4_XS, Int256, scalar::dot_iq4_xs, _, _;
+    // Weights become floats block by block and meet activations as they are.
+    MXFP4, Float, scalar::dot_dequantised::<blocks::BlockMxfp4>, _, _;
+    TQ1_0, Float, scalar::dot_dequantised::<blocks::BlockTQ1_0>, _, _;
+    TQ2_0, Float, scalar::dot_dequantised::<blocks::BlockTQ2_0>, _, _;
+    IQ2_XXS, Float, scalar::dot_dequantised::<blocks::BlockIQ2XXS>, _, _;
+    IQ2_XS, Float, scalar::dot_dequantised::<blocks::BlockIQ2XS>, _, _;
+    IQ2_S, Float, scalar::dot_dequantised::<blocks::BlockIQ2S>, _, _;
+    IQ3_XXS, Float, scalar::dot_dequantised::<blocks::BlockIQ3XXS>, _, _;
+    IQ3_S, Float, scalar::dot_dequantised::<blocks::BlockIQ3S>, _, _;
+    IQ1_S, Float, scalar::dot_dequantised::<blocks::BlockIQ1S>, _, _;
+    IQ1_M, Float, scalar::dot_dequantised::<blocks::BlockIQ1M>, _, _;
 }
 
 const _: () = assert!(TABLE.len() == TensorType::ALL.len());

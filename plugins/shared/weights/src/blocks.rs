@@ -8,11 +8,18 @@
 
 use bytemuck::{Pod, Zeroable};
 
+mod codebook;
+mod grids;
+mod lattice;
 mod layout;
 
+pub use codebook::{BlockIQ4NL, BlockIQ4XS, BlockMxfp4, BlockTQ1_0, BlockTQ2_0, IQ4_LEVELS};
+pub use lattice::{
+    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS,
+};
 pub use layout::{
-    BlockBF16, BlockF16, BlockF32, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
-    BlockQ6K, BlockQ8_0, Half, Scales6, k_scale_min,
+    BlockBF16, BlockF16, BlockF32, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0,
+    BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, Half, Scales6, k_scale_min,
 };
 
 /// One block of a storage type.
@@ -134,12 +141,40 @@ block_types! {
     Q5_0 = 6, 32 values in 22 bytes, BlockQ5_0;
     /// 5-bit integers with a scale and a minimum.
     Q5_1 = 7, 32 values in 24 bytes, BlockQ5_1;
+    /// 2-bit integers in 16 groups, each with a 4-bit scale and a 4-bit minimum.
+    Q2_K = 10, 256 values in 84 bytes, BlockQ2K;
+    /// 3-bit integers around 4 in 16 groups, each with a 6-bit scale.
+    Q3_K = 11, 256 values in 110 bytes, BlockQ3K;
     /// 4-bit integers in 8 groups, each with a 6-bit scale and a 6-bit minimum.
     Q4_K = 12, 256 values in 144 bytes, BlockQ4K;
     /// 5-bit integers in 8 groups, each with a 6-bit scale and a 6-bit minimum.
     Q5_K = 13, 256 values in 176 bytes, BlockQ5K;
     /// 6-bit integers around 32 in 16 groups, each with an 8-bit scale.
     Q6_K = 14, 256 values in 210 bytes, BlockQ6K;
+    /// 4-bit numbers into a list of sixteen levels, with a scale.
+    IQ4_NL = 20, 32 values in 18 bytes, BlockIQ4NL;
+    /// 4-bit numbers into a list of sixteen levels, in 8 groups, each with a 6-bit scale.
+    IQ4_XS = 23, 256 values in 136 bytes, BlockIQ4XS;
+    /// 4-bit floats with a power of two as scale.
+    MXFP4 = 39, 32 values in 17 bytes, BlockMxfp4;
+    /// -1, 0 and 1 with a scale, five values to a byte.
+    TQ1_0 = 34, 256 values in 54 bytes, BlockTQ1_0;
+    /// -1, 0 and 1 with a scale, four values to a byte.
+    TQ2_0 = 35, 256 values in 66 bytes, BlockTQ2_0;
+    /// Points of a lattice of 256, in 8 groups, each with a 4-bit scale.
+    IQ2_XXS = 16, 256 values in 66 bytes, BlockIQ2XXS;
+    /// Points of a lattice of 512, in 16 groups, each with a 4-bit scale.
+    IQ2_XS = 17, 256 values in 74 bytes, BlockIQ2XS;
+    /// Points of a lattice of 1024, in 16 groups, each with a 4-bit scale.
+    IQ2_S = 22, 256 values in 82 bytes, BlockIQ2S;
+    /// Points of a lattice of 256 in four dimensions, in 8 groups, each with a 4-bit scale.
+    IQ3_XXS = 18, 256 values in 98 bytes, BlockIQ3XXS;
+    /// Points of a lattice of 512 in four dimensions, in 8 groups, each with a 4-bit scale.
+    IQ3_S = 21, 256 values in 110 bytes, BlockIQ3S;
+    /// Points of a lattice of 2048 shifted by 1/8, in 8 groups, each with a 3-bit scale.
+    IQ1_S = 19, 256 values in 50 bytes, BlockIQ1S;
+    /// Points of a lattice of 2048 shifted by 1/8, in 16 groups, each with a 3-bit scale.
+    IQ1_M = 29, 256 values in 56 bytes, BlockIQ1M;
 }
 
 impl TensorType {
@@ -182,32 +217,18 @@ const UNSUPPORTED: &[(u32, &str)] = &[
     (4, "Q4_2"),
     (5, "Q4_3"),
     (9, "Q8_1"),
-    (10, "Q2_K"),
-    (11, "Q3_K"),
     (15, "Q8_K"),
-    (16, "IQ2_XXS"),
-    (17, "IQ2_XS"),
-    (18, "IQ3_XXS"),
-    (19, "IQ1_S"),
-    (20, "IQ4_NL"),
-    (21, "IQ3_S"),
-    (22, "IQ2_S"),
-    (23, "IQ4_XS"),
     (24, "I8"),
     (25, "I16"),
     (26, "I32"),
     (27, "I64"),
     (28, "F64"),
-    (29, "IQ1_M"),
     (31, "Q4_0_4_4"),
     (32, "Q4_0_4_8"),
     (33, "Q4_0_8_8"),
-    (34, "TQ1_0"),
-    (35, "TQ2_0"),
     (36, "IQ4_NL_4_4"),
     (37, "IQ4_NL_4_8"),
     (38, "IQ4_NL_8_8"),
-    (39, "MXFP4"),
     (40, "NVFP4"),
     (41, "Q1_0"),
     (42, "Q2_0"),

@@ -3,8 +3,9 @@
 use super::Operand;
 use crate::activations::{Group32, Group256};
 use backplane_weights::blocks::{
-    BlockBF16, BlockF16, BlockF32, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K,
-    BlockQ6K, BlockQ8_0, as_blocks, k_scale_min,
+    Block, BlockBF16, BlockF16, BlockF32, BlockIQ4NL, BlockIQ4XS, BlockQ2K, BlockQ3K, BlockQ4_0,
+    BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, IQ4_LEVELS,
+    as_blocks, k_scale_min,
 };
 
 /// A row of blocks times a row of activations of the kind in the table; panics on another kind.
@@ -43,6 +44,26 @@ pub(super) fn dot_bf16(row: &[u8], x: Operand<'_>) -> f32 {
     let widen =
         |block: &BlockBF16| f32::from_bits(u32::from(u16::from_le_bytes(block.value)) << 16);
     floats(as_blocks::<BlockBF16>(row).iter().map(widen), x)
+}
+
+/// A row of any type with blocks of at most 256 values times activations as they are: value `i` of every block goes to partial
+/// sum `i % 16`, in the order of the row.
+pub(super) fn dot_dequantised<B: Block>(row: &[u8], x: Operand<'_>) -> f32 {
+    let Operand::Float(x) = x else {
+        unreachable!("the tile checks the kind")
+    };
+    let mut values = [0f32; 256];
+    let values = &mut values[..B::ELEMS];
+    let mut lanes = [0f32; 16];
+    for (block, x) in as_blocks::<B>(row).iter().zip(x.chunks_exact(B::ELEMS)) {
+        block.dequantize(values);
+        for (values, x) in values.chunks_exact(16).zip(x.chunks_exact(16)) {
+            for ((lane, value), x) in lanes.iter_mut().zip(values).zip(x) {
+                *lane += value * x;
+            }
+        }
+    }
+    lanes.iter().sum()
 }
 
 /// A block of 32 quantised activations: `[2 halves, 16]`, its scale, and its sum.
@@ -121,6 +142,14 @@ pub(super) fn dot_q5_1(row: &[u8], x: Operand<'_>) -> f32 {
         x.scale * (w.d.to_f32() * whole + w.m.to_f32() * x.sum)
     };
     blocks.map(one).sum()
+}
+
+pub(super) fn dot_iq4_nl(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockIQ4NL>(row).iter().zip(blocks32(x));
+    let level = |qs: &[u8; 16], h, i| i32::from(IQ4_LEVELS[nibble(qs, h, i) as usize]);
+    blocks
+        .map(|(w, x)| w.d.to_f32() * x.scale * whole(&x, |h, i| level(&w.qs, h, i)))
+        .sum()
 }
 
 fn groups256(x: Operand<'_>) -> &[Group256] {
@@ -204,6 +233,60 @@ pub(super) fn dot_q6_k(row: &[u8], x: Operand<'_>) -> f32 {
         w.d.to_f32() * x.scale * (0..16).map(product).sum::<f32>()
     };
     as_blocks::<BlockQ6K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}
+
+pub(super) fn dot_q2_k(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockQ2K, &Group256)| {
+        let (mut products, mut minima) = (0f32, 0f32);
+        for g in 0..16 {
+            let (high, low) = (&x.high[16 * g..][..16], &x.low[16 * g..][..16]);
+            let quants = w.quants(g);
+            let whole = part(high, low, |i| i32::from(quants[i]));
+            products += f32::from(w.scales[g] & 15) * whole as f32;
+            minima += f32::from(w.scales[g] >> 4) * x.sum[g];
+        }
+        x.scale * (w.d.to_f32() * products - w.dmin.to_f32() * minima)
+    };
+    as_blocks::<BlockQ2K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}
+
+pub(super) fn dot_q3_k(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockQ3K, &Group256)| {
+        let product = |g: usize| {
+            let (high, low) = (&x.high[16 * g..][..16], &x.low[16 * g..][..16]);
+            let quants = w.quants(g);
+            f32::from(w.scale(g)) * part(high, low, |i| i32::from(quants[i])) as f32
+        };
+        w.d.to_f32() * x.scale * (0..16).map(product).sum::<f32>()
+    };
+    as_blocks::<BlockQ3K>(row)
+        .iter()
+        .zip(groups256(x))
+        .map(one)
+        .sum()
+}
+
+pub(super) fn dot_iq4_xs(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&BlockIQ4XS, &Group256)| {
+        let product = |g: usize| {
+            let (high, low) = (&x.high[32 * g..][..32], &x.low[32 * g..][..32]);
+            let level = |i: usize| {
+                let code = (w.qs[16 * g + i % 16] >> (i / 16 * 4)) & 15;
+                i32::from(IQ4_LEVELS[usize::from(code)])
+            };
+            f32::from(w.scale(g)) * part(high, low, level) as f32
+        };
+        w.d.to_f32() * x.scale * (0..8).map(product).sum::<f32>()
+    };
+    as_blocks::<BlockIQ4XS>(row)
         .iter()
         .zip(groups256(x))
         .map(one)

@@ -45,7 +45,31 @@ fn blocks(ty: TensorType, count: usize, seed: u64, extreme: bool) -> Vec<u8> {
                 block[..2].copy_from_slice(&half(a, b));
                 block[2..4].copy_from_slice(&half(c, d));
             }
-            TensorType::Q6_K => block[208..].copy_from_slice(&half(a, b)),
+            TensorType::Q2_K => {
+                block[80..82].copy_from_slice(&half(a, b));
+                block[82..].copy_from_slice(&half(c, d));
+            }
+            TensorType::Q3_K | TensorType::Q6_K | TensorType::TQ1_0 | TensorType::TQ2_0 => {
+                let at = block.len() - 2;
+                block[at..].copy_from_slice(&half(a, b));
+            }
+            TensorType::MXFP4 => block[0] = 120 + a % 8,
+            TensorType::IQ1_M => {
+                // The scale's bits are the upper four of four numbers.
+                let bits = u16::from_le_bytes(half(a, b));
+                for i in 0..4 {
+                    let nibble = (bits >> (4 * i)) as u8 & 15;
+                    block[49 + 2 * i] = block[49 + 2 * i] & 15 | nibble << 4;
+                }
+            }
+            TensorType::IQ4_NL
+            | TensorType::IQ4_XS
+            | TensorType::IQ2_XXS
+            | TensorType::IQ2_XS
+            | TensorType::IQ2_S
+            | TensorType::IQ3_XXS
+            | TensorType::IQ3_S
+            | TensorType::IQ1_S => block[..2].copy_from_slice(&half(a, b)),
         }
     }
     bytes
@@ -197,7 +221,8 @@ proptest! {
 #[test]
 fn whole_numbers_are_exact() {
     let one = half::f16::from_f32(1.0).to_le_bytes();
-    for ty in TensorType::ALL.iter().filter(|ty| ty.block_elems() > 1) {
+    let integer = |ty: &&TensorType| activation_kind(**ty) != ActivationKind::Float;
+    for ty in TensorType::ALL.iter().filter(integer) {
         for seed in 0..40u64 {
             let cols = ty.block_elems()
                 * (1 + seed as usize % 5).min(if ty.block_elems() == 256 { 1 } else { 5 });
@@ -208,6 +233,21 @@ fn whole_numbers_are_exact() {
                         block[208..].copy_from_slice(&one);
                         // Small scales keep the sums within 24 bits.
                         block[192..208].iter_mut().for_each(|scale| *scale &= 7);
+                    }
+                    TensorType::Q2_K => {
+                        block[80..].copy_from_slice(&[one, one].concat());
+                        block[..16].iter_mut().for_each(|scales| *scales &= 0x77);
+                    }
+                    // As for Q6_K; upper bits of 2 make the smallest scale zero.
+                    TensorType::Q3_K => {
+                        block[108..].copy_from_slice(&one);
+                        block[96..104].iter_mut().for_each(|scales| *scales &= 0x77);
+                        block[104..108].fill(0xaa);
+                    }
+                    TensorType::IQ4_XS => {
+                        block[..2].copy_from_slice(&one);
+                        block[2..4].fill(0xaa);
+                        block[4..8].iter_mut().for_each(|scales| *scales &= 0x11);
                     }
                     TensorType::Q4_1 | TensorType::Q5_1 => {
                         block[..4].copy_from_slice(&[one, one].concat())

@@ -350,3 +350,108 @@ impl Block for BlockQ6K {
         }
     }
 }
+
+/// 256 values `d * scale * q - dmin * min` in 16 groups of 16.
+///
+/// Value `128 h + 32 k + i` has its two bits at `2 k` and `2 k + 1` of `qs[32 h + i]`.
+#[derive(Clone, Copy, Pod, Zeroable, Debug)]
+#[repr(C)]
+pub struct BlockQ2K {
+    /// Of each group: the scale in the low nibble, the minimum in the high one.
+    pub scales: [u8; 16],
+    /// Pairs of bits.
+    pub qs: [u8; 64],
+    /// Scale of the scales.
+    pub d: Half,
+    /// Scale of the minima.
+    pub dmin: Half,
+}
+
+impl BlockQ2K {
+    /// The stored numbers of group `group` (0..16), each 0..4.
+    #[inline]
+    pub fn quants(&self, group: usize) -> [u8; 16] {
+        two_bits(&self.qs, group)
+    }
+}
+
+/// The two-bit numbers of group `group` (0..16) of a Q2_K or Q3_K block.
+#[inline]
+fn two_bits(qs: &[u8; 64], group: usize) -> [u8; 16] {
+    let (half, k, start) = (group / 8, group / 2 % 4, group % 2 * 16);
+    std::array::from_fn(|i| (qs[32 * half + start + i] >> (2 * k)) & 3)
+}
+
+impl Block for BlockQ2K {
+    const TYPE: TensorType = TensorType::Q2_K;
+    const ELEMS: usize = 256;
+
+    #[inline]
+    fn dequantize(&self, out: &mut [f32]) {
+        assert_eq!(out.len(), Self::ELEMS);
+        let (d, dmin) = (self.d.to_f32(), self.dmin.to_f32());
+        for (group, values) in out.chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(self.scales[group] & 0x0f);
+            let min = dmin * f32::from(self.scales[group] >> 4);
+            for (value, q) in values.iter_mut().zip(self.quants(group)) {
+                *value = scale * f32::from(q) - min;
+            }
+        }
+    }
+}
+
+/// 256 values `d * (scale - 32) * q` in 16 groups of 16: two bits as in [`BlockQ2K`], less four where the third bit is clear.
+///
+/// The third bit of value `32 k + i` (`k` in 0..8, `i` in 0..32) is bit `k` of `hmask[i]`. Scale `g` has its lower four bits in
+/// byte `g % 8` of `scales`, the low nibble for `g < 8` and the high one otherwise, and its upper two in bits `2 (g / 4)` and
+/// `2 (g / 4) + 1` of byte `8 + g % 4`.
+#[derive(Clone, Copy, Pod, Zeroable, Debug)]
+#[repr(C)]
+pub struct BlockQ3K {
+    /// Third bits.
+    pub hmask: [u8; 32],
+    /// Pairs of bits.
+    pub qs: [u8; 64],
+    /// Scales of the groups, 6 bits each.
+    pub scales: [u8; 12],
+    /// Scale of the scales.
+    pub d: Half,
+}
+
+impl BlockQ3K {
+    /// Scale of group `group` (0..16): -32..32.
+    #[inline]
+    pub fn scale(&self, group: usize) -> i8 {
+        let low = (self.scales[group % 8] >> (group / 8 * 4)) & 0x0f;
+        let high = (self.scales[8 + group % 4] >> (group / 4 * 2)) & 3;
+        (low | high << 4) as i8 - 32
+    }
+
+    /// The numbers of group `group` (0..16), each -4..4.
+    #[inline]
+    pub fn quants(&self, group: usize) -> [i8; 16] {
+        let low = two_bits(&self.qs, group);
+        let (bit, start) = (group / 2, group % 2 * 16);
+        std::array::from_fn(|i| {
+            let third = (self.hmask[start + i] >> bit) & 1;
+            (low[i] | third << 2) as i8 - 4
+        })
+    }
+}
+
+impl Block for BlockQ3K {
+    const TYPE: TensorType = TensorType::Q3_K;
+    const ELEMS: usize = 256;
+
+    #[inline]
+    fn dequantize(&self, out: &mut [f32]) {
+        assert_eq!(out.len(), Self::ELEMS);
+        let d = self.d.to_f32();
+        for (group, values) in out.chunks_exact_mut(16).enumerate() {
+            let scale = d * f32::from(self.scale(group));
+            for (value, q) in values.iter_mut().zip(self.quants(group)) {
+                *value = scale * f32::from(q);
+            }
+        }
+    }
+}

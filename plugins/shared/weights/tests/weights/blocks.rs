@@ -44,7 +44,7 @@ fn quantised_types_equal_ggml_bit_by_bit() {
         }
         seen += 1;
     }
-    assert_eq!(seen, 8);
+    assert_eq!(seen, index.as_object().unwrap().len());
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use backplane_weights::{Error, TensorType, Weights};
+use backplane_weights::{TensorType, Weights};
 use safetensors::{Dtype, SafeTensors};
 
 use crate::support::fixtures;
@@ -111,7 +111,7 @@ fn compare(path: &Path) -> usize {
 
 #[test]
 fn every_model_opens_and_unquantised_ones_equal_their_safetensors() {
-    let (mut compared, mut opened, mut unsupported) = (0, 0, Vec::new());
+    let (mut compared, mut opened) = (0, 0);
     for path in models() {
         let kind = path
             .file_stem()
@@ -125,49 +125,30 @@ fn every_model_opens_and_unquantised_ones_equal_their_safetensors() {
             opened += 1;
             continue;
         }
-        match Weights::open(&path) {
-            Ok(weights) => {
-                assert!(weights.tensors().count() > 10);
-                assert!(
-                    weights
-                        .tensors()
-                        .all(|info| info.bytes == weights.require(&info.name).unwrap().data.len())
-                );
-                if let Some(ty) = TensorType::ALL
-                    .iter()
-                    .find(|ty| ty.name().eq_ignore_ascii_case(kind))
-                {
-                    assert_eq!(
-                        weights.require("token_embd.weight").unwrap().info.ty,
-                        *ty,
-                        "{}",
-                        path.display()
-                    );
-                }
-                opened += 1;
-            }
-            Err(Error::UnsupportedType { found, path, .. }) => {
-                assert!(
-                    kind.eq_ignore_ascii_case(&found),
-                    "{}: {found}",
-                    path.display()
-                );
-                unsupported.push(found);
-            }
-            Err(error) => panic!("{error}"),
+        let weights = Weights::open(&path).unwrap();
+        assert!(weights.tensors().count() > 10);
+        assert!(
+            weights
+                .tensors()
+                .all(|info| info.bytes == weights.require(&info.name).unwrap().data.len())
+        );
+        if let Some(ty) = TensorType::ALL
+            .iter()
+            .find(|ty| ty.name().eq_ignore_ascii_case(kind))
+        {
+            assert_eq!(
+                weights.require("token_embd.weight").unwrap().info.ty,
+                *ty,
+                "{}",
+                path.display()
+            );
         }
+        opened += 1;
     }
     assert!(
         compared > 120 && opened > 20,
         "{compared} tensors of {opened} models"
     );
-    assert!(unsupported.iter().any(|ty| ty == "Q2_K"), "{unsupported:?}");
-    for ty in TensorType::ALL {
-        assert!(
-            !unsupported.iter().any(|name| name == ty.name()),
-            "{ty} is supported"
-        );
-    }
 }
 
 /// Quantised values lie near the originals: within a few steps of the coarsest type.
@@ -175,8 +156,19 @@ fn every_model_opens_and_unquantised_ones_equal_their_safetensors() {
 fn quantised_models_are_near_the_original() {
     let folder = fixtures().join("tiny/llama-256-quant");
     let original = Weights::open(&folder.join("model-f16.gguf")).unwrap();
+    let mut seen = 0;
     for ty in TensorType::ALL.iter().filter(|ty| ty.block_elems() > 1) {
-        let weights = Weights::open(&folder.join(format!("model-{ty}.gguf"))).unwrap();
+        let path = folder.join(format!("model-{ty}.gguf"));
+        if !path.exists() {
+            continue;
+        }
+        seen += 1;
+        let limit = match ty {
+            TensorType::Q2_K => 0.35,
+            TensorType::Q3_K => 0.2,
+            _ => 0.12,
+        };
+        let weights = Weights::open(&path).unwrap();
         let name = "blk.1.ffn_down.weight";
         let (values, exact) = (
             weights.require(name).unwrap().to_f32(),
@@ -190,9 +182,10 @@ fn quantised_models_are_near_the_original() {
             .sum();
         let power: f64 = exact.iter().map(|value| f64::from(*value).powi(2)).sum();
         assert!(
-            (error / power).sqrt() < 0.12,
+            (error / power).sqrt() < limit,
             "{ty}: relative rms {}",
             (error / power).sqrt()
         );
     }
+    assert_eq!(seen, 12, "files of one block type");
 }

@@ -304,13 +304,13 @@ fn types_unknown() {
         "found 2",
         "0 or 1",
     ]);
-    one(&[256], 10, 0, 512).refused(&[
+    one(&[256], 15, 0, 512).refused(&[
         "tensor t",
-        "Q2_K is not supported",
+        "Q8_K is not supported",
         "F32, F16, BF16, Q8_0",
         "Q6_K",
     ]);
-    one(&[256], 39, 0, 512).refused(&["tensor t", "MXFP4 is not supported"]);
+    one(&[256], 40, 0, 512).refused(&["tensor t", "NVFP4 is not supported"]);
     one(&[256], 4711, 0, 512).refused(&["tensor t", "number 4711 is not supported"]);
 }
 
