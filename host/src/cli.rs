@@ -24,6 +24,10 @@ use std::process::ExitCode;
 
 /// Parses the process's arguments, does what they say, and gives the exit code.
 pub fn main() -> ExitCode {
+    // Not among the verbs: it is the host's own, and is to be started without delay.
+    if std::env::args_os().skip(1).eq([crate::worker::VERB]) {
+        return crate::worker::main();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -38,6 +38,7 @@ pub mod registry;
 #[cfg(feature = "cli")]
 mod repl;
 pub mod selection;
+pub mod worker;
 
 pub use backplane_plugin_api::sdk::{Backend, Sink, TextModel};
 pub use backplane_plugin_api::types::{

@@ -11,6 +11,7 @@
 //! enabled = true                   # false: its module is never opened. Default: true
 //! path = "plugins/cpu.so"          # relative to the manifest. Default: found by its name in the directories
 //! sha256 = "…"                     # 64 hexadecimal digits: only this very file is opened
+//! isolation = "in-process"         # or "process": it runs in a process of its own. Default: in-process
 //! [plugin.cpu.options]             # the plugin's own options; it refuses those it does not know
 //! threads = 2
 //! ```
@@ -63,6 +64,23 @@ impl fmt::Display for Fallback {
     }
 }
 
+/// Where a plugin runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Isolation {
+    /// In the host's process, once a worker has opened and probed it without harm.
+    #[default]
+    InProcess,
+    /// In a worker, whose crash is an error and nothing else; see [`worker`](crate::worker).
+    Process,
+}
+
+impl Isolation {
+    /// Every kind with its word.
+    pub const ALL: &'static [(Self, &'static str)] =
+        &[(Self::InProcess, "in-process"), (Self::Process, "process")];
+}
+
 /// The order of preference where a manifest states none.
 pub const DEFAULT_ORDER: &[&str] = &["metal", "rocm", "llama_cpp", "*"];
 /// The cap on context where a manifest states none, in tokens.
@@ -81,6 +99,8 @@ pub struct PluginEntry {
     pub path: Option<PathBuf>,
     /// SHA-256 of the module, lower-case hexadecimal.
     pub sha256: Option<String>,
+    /// Where it runs.
+    pub isolation: Isolation,
     /// Its own options.
     pub options: BTreeMap<String, serde_json::Value>,
 }

@@ -106,7 +106,7 @@ impl Registry {
         let embedded: Vec<String> = all.iter().map(|plugin| plugin.name.clone()).collect();
         for plugin in self.found.get_or_init(|| plugin::open_all(&self.manifest)) {
             if !embedded.contains(&plugin.name) {
-                all.push(plugin.clone());
+                all.push(plugin.clone().refreshed());
             } else if plugin.kind != PluginKind::Missing {
                 all.push(
                     plugin

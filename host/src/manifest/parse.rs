@@ -1,6 +1,6 @@
 //! From text to a checked manifest, every error with its line.
 
-use super::{Fallback, Manifest, ManifestError, PluginEntry, Source, normal_name};
+use super::{Fallback, Isolation, Manifest, ManifestError, PluginEntry, Source, normal_name};
 use crate::nearest::suggestion;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const TOP_KEYS: &[&str] = &[
     "context",
     "plugin",
 ];
-const PLUGIN_KEYS: &[&str] = &["enabled", "path", "sha256", "options"];
+const PLUGIN_KEYS: &[&str] = &["enabled", "path", "sha256", "isolation", "options"];
 /// Longest context that is taken for meant, in tokens.
 const MOST_CONTEXT: i64 = 1 << 27;
 
@@ -260,6 +260,7 @@ impl File<'_> {
             enabled: true,
             path: None,
             sha256: None,
+            isolation: Isolation::default(),
             options: BTreeMap::new(),
         };
         for (key, value) in in_order(table) {
@@ -271,6 +272,7 @@ impl File<'_> {
                     entry.path = Some(self.path_of(&full, folder, &text, value.span())?);
                 }
                 "sha256" => entry.sha256 = Some(self.sha256(&full, value)?),
+                "isolation" => entry.isolation = self.isolation(&full, value)?,
                 "options" => {
                     let expected = "a table of the plugin's own options";
                     let table = value
@@ -286,6 +288,20 @@ impl File<'_> {
             }
         }
         Ok(entry)
+    }
+
+    fn isolation(&self, key: &str, value: &Value<'_>) -> Result<Isolation> {
+        let text = self.string(key, value)?;
+        let words = Isolation::ALL.iter().map(|(_, word)| *word);
+        Isolation::ALL
+            .iter()
+            .find(|(_, word)| *word == text)
+            .map(|(isolation, _)| *isolation)
+            .ok_or_else(|| {
+                let message =
+                    format!("`{key}`: found {text:?}, expected \"in-process\" or \"process\"");
+                self.error(value.span(), message, suggestion(&text, words, ""))
+            })
     }
 
     fn sha256(&self, key: &str, value: &Value<'_>) -> Result<String> {

@@ -73,10 +73,10 @@ fn what_is_wrong_is_named_with_its_line() {
         expect!["/etc/b/plugins.toml:2:1: unknown key `directorys` (did you mean `directories`?)"],
     );
     refused(
-        "[plugin.cpu]\nisolation = \"process\"",
-        expect![
-            "/etc/b/plugins.toml:2:1: unknown key `isolation` in [plugin.cpu] (known: `enabled`, `path`, `sha256`, `options`)"
-        ],
+        "[plugin.cpu]\nisolation = \"proces\"",
+        expect![[
+            r#"/etc/b/plugins.toml:2:13: `plugin.cpu.isolation`: found "proces", expected "in-process" or "process" (did you mean `process`?)"#
+        ]],
     );
     refused(
         "[plugin.cpu]\nenable = true",

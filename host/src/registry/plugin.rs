@@ -1,8 +1,9 @@
 //! One plugin, from its file to its verdict.
 
 use super::discover::{self, Found};
-use crate::loader::{LoadRequest, TracingServices};
-use crate::manifest::{Manifest, normal_name};
+use crate::loader::{LoadRequest, LoadedPlugin, TracingServices};
+use crate::manifest::{Isolation, Manifest, normal_name};
+use crate::worker::{self, Isolated, Spec, Start};
 use backplane_plugin_api::sdk::{Backend, Context};
 use backplane_plugin_api::types::{DeviceInfo, Verdict, VerdictState};
 use serde::Serialize;
@@ -42,6 +43,9 @@ pub struct Plugin {
     pub path: Option<PathBuf>,
     #[serde(skip)]
     backend: Option<Arc<dyn Backend>>,
+    /// The same backend, where it is in a worker.
+    #[serde(skip)]
+    worker: Option<Arc<dyn Isolated>>,
 }
 
 impl Plugin {
@@ -61,7 +65,17 @@ impl Plugin {
             devices: Vec::new(),
             path,
             backend: None,
+            worker: None,
         }
+    }
+
+    /// The same, with the verdict that crashes of its worker have brought since.
+    pub(super) fn refreshed(mut self) -> Self {
+        if let Some(verdict) = self.worker.as_ref().and_then(|it| it.quarantined()) {
+            self.verdict = verdict;
+            self.devices.clear();
+        }
+        self
     }
 
     /// One that the program itself brings.
@@ -81,6 +95,7 @@ impl Plugin {
         let action = "remove one of the two, or name the other by `path` in the manifest";
         self.verdict = Verdict::unavailable(VerdictState::Disabled, message, action);
         self.backend = None;
+        self.worker = None;
         self.devices.clear();
         self
     }
@@ -201,41 +216,136 @@ fn open(found: &Found, manifest: &Manifest) -> Plugin {
             return Plugin::unopened(found.name.clone(), kind, path.clone(), verdict);
         }
     };
+    let in_process = || open_here(found, &path, manifest);
+    let isolation = manifest
+        .plugin(&found.name)
+        .map(|entry| entry.isolation)
+        .unwrap_or_default();
+    let unopened = |verdict| {
+        Plugin::unopened(
+            found.name.clone(),
+            PluginKind::Module,
+            Some(path.clone()),
+            verdict,
+        )
+    };
+    let worker = match start_worker(found, &path, manifest) {
+        Start::Worker(worker) => worker,
+        Start::Refused(verdict) => return unopened(verdict),
+        Start::NoProgram(why) if isolation == Isolation::Process => {
+            let message = format!("isolation = \"process\": {why}");
+            let action =
+                "put the program `backplane` beside this one or name it in BACKPLANE_WORKER";
+            return unopened(Verdict::unavailable(
+                VerdictState::Misconfigured,
+                message,
+                action,
+            ));
+        }
+        Start::NoProgram(why) => {
+            tracing::debug!("plugin `{}` is probed in this process: {why}", found.name);
+            let loaded = match in_process() {
+                Ok(loaded) => loaded,
+                Err(verdict) => return unopened(verdict),
+            };
+            let (version, contract) = (loaded.version, loaded.contract_version);
+            let plugin = named(found, &path, manifest, &loaded.name, version, contract);
+            return if plugin.verdict.is_available() {
+                plugin.ask(loaded.backend)
+            } else {
+                plugin
+            };
+        }
+    };
+    let (version, contract) = (worker.version(), worker.contract_version());
+    let plugin = named(found, &path, manifest, &worker.name(), version, contract);
+    if !plugin.verdict.is_available() {
+        return plugin;
+    }
+    let plugin = plugin.ask(worker.clone());
+    // What took its worker down, or said that it crashed, is not opened here.
+    let fallen = worker.fallen();
+    let crashed = plugin.verdict.state == VerdictState::Crashed;
+    if fallen.is_some() || crashed {
+        return Plugin {
+            verdict: fallen.unwrap_or(plugin.verdict),
+            devices: Vec::new(),
+            backend: None,
+            ..plugin
+        };
+    }
+    if isolation == Isolation::Process {
+        return Plugin {
+            worker: Some(worker),
+            ..plugin
+        };
+    }
+    match in_process() {
+        Ok(loaded) => Plugin {
+            backend: Some(loaded.backend),
+            ..plugin
+        },
+        Err(verdict) => unopened(verdict),
+    }
+}
+
+/// A module's plugin before it is asked: available, unless it is not the one that the manifest means.
+fn named(
+    found: &Found,
+    path: &Path,
+    manifest: &Manifest,
+    name: &str,
+    version: String,
+    contract_version: String,
+) -> Plugin {
+    let name = normal_name(name);
+    let misnamed = (name != found.name)
+        .then(|| discover::misnamed(&name, found, manifest))
+        .flatten();
+    let verdict = misnamed.unwrap_or_else(|| Verdict::available(""));
+    Plugin {
+        version: Some(version),
+        contract_version: Some(contract_version),
+        ..Plugin::unopened(name, PluginKind::Module, Some(path.to_path_buf()), verdict)
+    }
+}
+
+fn context(found: &Found, path: &Path, manifest: &Manifest) -> Context {
     let entry = manifest.plugin(&found.name);
-    let context = Context {
+    Context {
         options: entry.map(|entry| entry.options.clone()).unwrap_or_default(),
         module_dir: path.parent().unwrap_or(Path::new("")).to_path_buf(),
+    }
+}
+
+/// Opens a module in a worker.
+fn start_worker(found: &Found, path: &Path, manifest: &Manifest) -> Start {
+    let Some(program) = worker::program() else {
+        let why = "there is no program `backplane` beside this one to run it in";
+        return Start::NoProgram(why.to_owned());
     };
+    worker::start(Spec {
+        program,
+        plugin: found.name.clone(),
+        path: path.to_path_buf(),
+        context: context(found, path, manifest),
+        sha256: manifest
+            .plugin(&found.name)
+            .and_then(|entry| entry.sha256.clone()),
+        time_limit: worker::TIME_LIMIT,
+    })
+}
+
+/// Opens a module in this process.
+fn open_here(found: &Found, path: &Path, manifest: &Manifest) -> Result<LoadedPlugin, Verdict> {
+    let entry = manifest.plugin(&found.name);
     let request = LoadRequest {
-        path: &path,
-        context,
+        path,
+        context: context(found, path, manifest),
         sha256: entry.and_then(|entry| entry.sha256.as_deref()),
     };
     let services = Arc::new(TracingServices {
         plugin: found.name.clone(),
     });
-    let loaded = match crate::loader::open(&request, services) {
-        Ok(loaded) => loaded,
-        Err(verdict) => {
-            return Plugin::unopened(found.name.clone(), PluginKind::Module, Some(path), verdict);
-        }
-    };
-    let name = normal_name(&loaded.name);
-    let plugin = Plugin {
-        version: Some(loaded.version),
-        contract_version: Some(loaded.contract_version),
-        ..Plugin::unopened(
-            name.clone(),
-            PluginKind::Module,
-            Some(path),
-            Verdict::available(""),
-        )
-    };
-    let misnamed = (name != found.name)
-        .then(|| discover::misnamed(&name, found, manifest))
-        .flatten();
-    match misnamed {
-        Some(verdict) => Plugin { verdict, ..plugin },
-        None => plugin.ask(loaded.backend),
-    }
+    crate::loader::open(&request, services)
 }

@@ -1,0 +1,376 @@
+//! The worker's side: opens one module and answers calls until its socket ends.
+
+use super::frame;
+use super::message::{
+    AHEAD, Answer, Call, FromWorker, Info, Odd, Open, Opened, ToWorker, VERSION, metrics_out,
+};
+use crate::loader::{LoadRequest, open};
+use backplane_plugin_api::import::HostServices;
+use backplane_plugin_api::sdk::{Backend, BatchSink, Context, Sink, TextModel};
+use backplane_plugin_api::types::{Control, Error, ErrorCode, Event};
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+
+/// Stack of the threads that run the module's code, in bytes: as a main thread has it.
+const STACK: usize = 8 << 20;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Serves the host at the other end of standard input.
+pub(super) fn main() -> ExitCode {
+    let socket = match socket() {
+        Ok(socket) => socket,
+        Err(error) => {
+            eprintln!("error: standard input is not the socket of a host: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    let served = serve(socket);
+    // The module's threads may still run; what they do at the exit must not keep the process.
+    let late = || {
+        std::thread::sleep(Duration::from_secs(1));
+        std::process::abort();
+    };
+    let watch = std::thread::Builder::new().spawn(late);
+    let code = match (served, watch) {
+        (Ok(()), Ok(_)) => 0,
+        _ => 1,
+    };
+    std::process::exit(code)
+}
+
+/// The socket, taken off standard input, so that children of the module's don't hold it open.
+fn socket() -> std::io::Result<UnixStream> {
+    let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    socket.peer_addr()?;
+    let nothing = std::fs::File::open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&nothing)?;
+    Ok(socket)
+}
+
+fn serve(mut socket: UnixStream) -> std::io::Result<()> {
+    let out = Arc::new(Out(Mutex::new(socket.try_clone()?)));
+    let version = VERSION.to_owned();
+    out.send(0, &FromWorker::Ready { version });
+    let Some((_, Ok(ToWorker::Open(order)))) = frame::read(&mut socket)? else {
+        return Ok(());
+    };
+    let worker = Arc::new(Worker {
+        out,
+        backend: OnceLock::new(),
+        models: Mutex::default(),
+        last_model: AtomicU64::new(0),
+        gates: Mutex::default(),
+    });
+    // Not on this thread: it is to notice the host's end whatever the module does.
+    let opener = worker.clone();
+    thread(move || opener.open(order))?;
+    while let Some((id, message)) = frame::read(&mut socket)? {
+        match message {
+            Ok(message) => worker.take(id, message),
+            Err(problem) => {
+                let message = format!("the call can't be read: {problem}");
+                worker.done(id, Err(Error::new(ErrorCode::InvalidRequest, message)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let builder = std::thread::Builder::new().stack_size(STACK);
+    builder.spawn(run).map(|_| ())
+}
+
+/// The way to the host.
+struct Out(Mutex<UnixStream>);
+
+impl Out {
+    fn send(&self, id: u64, message: &FromWorker) {
+        // Where it fails the host is gone, which ends this process.
+        let sent = frame::frame(id, message).and_then(|bytes| {
+            use std::io::Write;
+            lock(&self.0).write_all(&bytes)
+        });
+        if let Err(error) = sent
+            && error.kind() == std::io::ErrorKind::InvalidData
+        {
+            let message = format!("the answer can't be sent: {error}");
+            let error = Error::new(ErrorCode::Internal, message);
+            let _ = frame::write(&mut *lock(&self.0), id, &FromWorker::Done(Err(error)));
+        }
+    }
+}
+
+/// Sends the module's records to the host.
+struct Records {
+    out: Arc<Out>,
+    most: LevelFilter,
+}
+
+impl HostServices for Records {
+    fn log_enabled(&self, level: Level, _target: &str) -> bool {
+        level <= self.most
+    }
+
+    fn log(&self, level: Level, target: &str, message: &str, place: &str) {
+        let record = FromWorker::Log {
+            level: level.to_string(),
+            target: target.to_owned(),
+            message: message.to_owned(),
+            place: place.to_owned(),
+        };
+        self.out.send(0, &record);
+    }
+}
+
+struct Worker {
+    out: Arc<Out>,
+    backend: OnceLock<Arc<dyn Backend>>,
+    models: Mutex<HashMap<u64, Arc<dyn TextModel>>>,
+    last_model: AtomicU64,
+    /// Of the calls that run.
+    gates: Mutex<HashMap<u64, Arc<Gate>>>,
+}
+
+impl Worker {
+    fn open(&self, order: Open) {
+        let module: PathBuf = order.module.into();
+        let context = Context {
+            options: order.options,
+            module_dir: order.module_dir.into(),
+        };
+        let request = LoadRequest {
+            path: &module,
+            context,
+            sha256: order.sha256.as_deref(),
+        };
+        let records = Records {
+            out: self.out.clone(),
+            most: order.log.parse().unwrap_or(LevelFilter::WARN),
+        };
+        let opened = open(&request, Arc::new(records)).map(|plugin| {
+            let _ = self.backend.set(plugin.backend);
+            Opened {
+                name: plugin.name,
+                version: plugin.version,
+                contract_version: plugin.contract_version,
+            }
+        });
+        self.out.send(0, &FromWorker::Opened(opened));
+    }
+
+    fn take(self: &Arc<Self>, id: u64, message: ToWorker) {
+        match message {
+            ToWorker::Open(_) => {}
+            ToWorker::Call { call, stopped } => {
+                let gate = Arc::new(Gate::new(stopped));
+                lock(&self.gates).insert(id, gate.clone());
+                let worker = self.clone();
+                let run = move || {
+                    let call = AssertUnwindSafe(|| worker.answer(id, call, &gate));
+                    let result = catch_unwind(call).unwrap_or_else(|_| {
+                        Err(Error::new(ErrorCode::Panicked, "the worker panicked"))
+                    });
+                    worker.done(id, result);
+                };
+                if let Err(error) = thread(run) {
+                    let message = format!("no thread for the call: {error}");
+                    self.done(id, Err(Error::new(ErrorCode::Busy, message)));
+                }
+            }
+            ToWorker::Stop { index } => self.gate(id, |state| {
+                state.stopped.insert(index);
+            }),
+            ToWorker::Consumed { events } => self.gate(id, |state| {
+                state.ahead = state.ahead.saturating_sub(events);
+            }),
+            ToWorker::Forget { model } => {
+                let model = lock(&self.models).remove(&model);
+                // It may take its time.
+                let _ = thread(move || drop(model));
+            }
+        }
+    }
+
+    fn gate(&self, id: u64, change: impl FnOnce(&mut GateState)) {
+        if let Some(gate) = lock(&self.gates).get(&id) {
+            change(&mut lock(&gate.state));
+            gate.changed.notify_all();
+        }
+    }
+
+    fn done(&self, id: u64, result: Result<Answer, Error>) {
+        lock(&self.gates).remove(&id);
+        self.out.send(id, &FromWorker::Done(result));
+    }
+
+    fn model(&self, id: u64) -> Result<Arc<dyn TextModel>, Error> {
+        let model = lock(&self.models).get(&id).cloned();
+        model.ok_or_else(|| Error::new(ErrorCode::Closed, "the model is not loaded"))
+    }
+
+    fn answer(&self, id: u64, call: Call, gate: &Gate) -> Result<Answer, Error> {
+        let Some(backend) = self.backend.get() else {
+            return Err(Error::new(ErrorCode::Internal, "no module is open"));
+        };
+        let mut sink = ToHost {
+            out: &self.out,
+            id,
+            gate,
+        };
+        Ok(match call {
+            Call::Probe => Answer::Verdict(backend.probe()),
+            Call::Devices => Answer::Devices(backend.devices()?),
+            Call::Inspect { path } => {
+                let info = backend.inspect(&PathBuf::from(path))?;
+                Answer::Info(info.map(|info| Box::new(Info::from(info))))
+            }
+            Call::Load { path, options } => {
+                let loaded = backend.load(&PathBuf::from(path), &options)?;
+                let info = Box::new(Info::from(loaded.info()));
+                let model = self.last_model.fetch_add(1, Ordering::Relaxed) + 1;
+                lock(&self.models).insert(model, loaded);
+                Answer::Loaded { model, info }
+            }
+            Call::Generate {
+                model,
+                mut request,
+                odd,
+            } => {
+                odd.give(&mut request.options);
+                Answer::Completion(self.model(model)?.generate(&request, &mut sink)?)
+            }
+            Call::Chat {
+                model,
+                mut request,
+                odd,
+            } => {
+                odd.give(&mut request.options);
+                Answer::Completion(self.model(model)?.chat(&request, &mut sink)?)
+            }
+            Call::Batch {
+                model,
+                mut requests,
+                odd,
+            } => {
+                for (request, odd) in requests.iter_mut().zip(odd) {
+                    Odd::give(odd, &mut request.options);
+                }
+                Answer::Batch(self.model(model)?.batch_generate(&requests, &mut sink)?)
+            }
+            Call::RenderChat {
+                model,
+                mut request,
+                odd,
+            } => {
+                odd.give(&mut request.options);
+                Answer::Text(self.model(model)?.render_chat(&request)?)
+            }
+            Call::Classify { model, request } => {
+                let results = self.model(model)?.classify(&request)?;
+                let each = results.into_iter().map(|result| result.map(Into::into));
+                Answer::Classify(each.collect())
+            }
+            Call::Tokenize {
+                model,
+                text,
+                add_special,
+                parse_special,
+            } => {
+                let model = self.model(model)?;
+                Answer::Tokens(model.tokenize(&text, add_special, parse_special)?)
+            }
+            Call::Detokenize {
+                model,
+                tokens,
+                special,
+            } => Answer::Bytes(self.model(model)?.detokenize(&tokens, special)?),
+            Call::Metrics { model } => Answer::Metrics(metrics_out(self.model(model)?.metrics())),
+            Call::Close { model } => {
+                self.model(model)?.close()?;
+                Answer::Nothing
+            }
+        })
+    }
+}
+
+/// What the host says of a call while it runs.
+struct Gate {
+    state: Mutex<GateState>,
+    changed: Condvar,
+}
+
+struct GateState {
+    /// Events that were sent and not consumed.
+    ahead: usize,
+    /// Requests that are to stop.
+    stopped: BTreeSet<usize>,
+}
+
+impl Gate {
+    fn new(stopped: Vec<usize>) -> Self {
+        let state = GateState {
+            ahead: 0,
+            stopped: stopped.into_iter().collect(),
+        };
+        Self {
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+        }
+    }
+}
+
+/// Sends events to the host, a little ahead of their consumer.
+struct ToHost<'a> {
+    out: &'a Out,
+    id: u64,
+    gate: &'a Gate,
+}
+
+impl BatchSink for ToHost<'_> {
+    fn on_event(&mut self, index: usize, event: Event<'_>) -> Control {
+        {
+            let state = lock(&self.gate.state);
+            let full =
+                |state: &mut GateState| state.ahead >= AHEAD && !state.stopped.contains(&index);
+            let mut state = self
+                .gate
+                .changed
+                .wait_while(state, full)
+                .unwrap_or_else(PoisonError::into_inner);
+            if state.stopped.contains(&index) {
+                return Control::Stop;
+            }
+            state.ahead += 1;
+        }
+        let event = event.into();
+        self.out.send(self.id, &FromWorker::Event { index, event });
+        Control::Continue
+    }
+
+    fn should_stop(&self, index: usize) -> bool {
+        lock(&self.gate.state).stopped.contains(&index)
+    }
+}
+
+impl Sink for ToHost<'_> {
+    fn on_event(&mut self, event: Event<'_>) -> Control {
+        BatchSink::on_event(self, 0, event)
+    }
+
+    fn should_stop(&self) -> bool {
+        BatchSink::should_stop(self, 0)
+    }
+}
