@@ -5,6 +5,7 @@ use backplane_program::{
     Activation, DeviceError, Op, Plan, Program, ProgramError, Rows, ValueId, WeightId,
 };
 use backplane_weights::{OwnedTensor, TensorType, Weights};
+use std::ops::Range;
 
 /// What one kernel of the list does.
 pub(crate) enum Kernel {
@@ -65,12 +66,25 @@ pub(crate) struct Linears {
 
 /// One of them.
 pub(crate) struct Part {
-    pub(crate) weight: OwnedTensor,
+    pub(crate) weight: MatrixRows,
     pub(crate) ty: TensorType,
     pub(crate) bias: Option<Vec<f32>>,
     pub(crate) out: ValueId,
     pub(crate) rows: usize,
     pub(crate) row_bytes: usize,
+}
+
+/// The rows of a stored matrix that a weight of the program stands for.
+pub(crate) struct MatrixRows {
+    tensor: OwnedTensor,
+    bytes: Range<usize>,
+}
+
+impl MatrixRows {
+    /// Their blocks, row by row.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.tensor.data()[self.bytes.clone()]
+    }
 }
 
 /// Neighbouring rows of one part: what a thread takes at a time.
@@ -316,12 +330,15 @@ fn part(
     bias: Option<WeightId>,
     out: ValueId,
 ) -> Result<Part, DeviceError> {
-    let weight = tensor(program, weights, weight)?;
+    let declared = &program.weights[weight.0];
+    let stored = tensor(program, weights, weight)?;
     let bias = bias
         .map(|bias| tensor(program, weights, bias))
         .transpose()?
         .map(|bias| bias.tensor().to_f32());
-    let (ty, rows, cols) = (weight.info().ty, weight.info().rows(), weight.info().cols());
+    let info = stored.info();
+    let (ty, cols) = (info.ty, info.cols());
+    let (first, rows) = (declared.first_row(), declared.shape[0]);
     let row_bytes = ty
         .row_bytes(cols)
         .filter(|bytes| *bytes > 0)
@@ -329,9 +346,15 @@ fn part(
             device: "cpu".into(),
             message: format!(
                 "{}: rows of {cols} values are no whole number of {ty} blocks",
-                weight.info().name
+                info.name
             ),
         })?;
+    // Within the tensor: the program and its weights have been checked.
+    let bytes = first * row_bytes..(first + rows) * row_bytes;
+    let weight = MatrixRows {
+        tensor: stored,
+        bytes,
+    };
     Ok(Part {
         weight,
         ty,

@@ -1,12 +1,13 @@
 //! How a program is written down: declarations checked against the model file, one method per operation.
 
 use crate::program::{
-    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, Value, ValueId,
-    WeightId, WeightRef,
+    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RowView, Value,
+    ValueId, WeightId, WeightRef,
 };
-use crate::shape::check_weight;
+use crate::shape::{check_view, check_weight};
 use backplane_weights::Weights;
 use std::collections::HashMap;
+use std::ops::Range;
 
 /// How an attention operation looks at the cache: everything but its operands.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -41,7 +42,7 @@ pub struct AttentionSpec {
 pub struct Builder<'w> {
     weights: &'w Weights,
     program: Program,
-    declared: HashMap<String, WeightId>,
+    declared: HashMap<WeightRef, WeightId>,
 }
 
 impl<'w> Builder<'w> {
@@ -91,13 +92,42 @@ impl<'w> Builder<'w> {
         name: impl Into<String>,
         shape: &[usize],
     ) -> Result<WeightId, ProgramError> {
-        let declared = WeightRef {
+        self.declare(WeightRef {
             name: name.into(),
             shape: shape.to_vec(),
+            view: None,
+        })
+    }
+
+    /// Declares some rows of a stored matrix of shape `[of, in]` as a weight of its own. Declaring it again gives the same id.
+    ///
+    /// # Errors
+    /// The model file lacks the matrix, has it in another shape, or the rows are none or not within it.
+    pub fn weight_rows(
+        &mut self,
+        name: impl Into<String>,
+        [of, columns]: [usize; 2],
+        rows: Range<usize>,
+    ) -> Result<WeightId, ProgramError> {
+        let declared = WeightRef {
+            name: name.into(),
+            shape: vec![rows.len(), columns],
+            view: Some(RowView {
+                first: rows.start,
+                of,
+            }),
         };
+        check_view(&declared).map_err(|message| ProgramError::Shape {
+            op: self.program.ops.len(),
+            message,
+        })?;
+        self.declare(declared)
+    }
+
+    fn declare(&mut self, declared: WeightRef) -> Result<WeightId, ProgramError> {
         check_weight(&declared, self.weights)?;
         let next = WeightId(self.program.weights.len());
-        let id = *self.declared.entry(declared.name.clone()).or_insert(next);
+        let id = *self.declared.entry(declared.clone()).or_insert(next);
         if id == next {
             self.program.weights.push(declared);
         }

@@ -122,6 +122,7 @@ impl Interpreted {
         &self.buffers[self.plan.slot_of[id.0]]
     }
 
+    /// The stored tensor; all of it, where a weight is a view of some of its rows.
     fn tensor(&self, id: WeightId) -> Result<Tensor<'_>, DeviceError> {
         let name = &self.program.weights[id.0].name;
         self.weights
@@ -171,9 +172,12 @@ impl Interpreted {
                     .map(|bias| self.tensor(bias))
                     .transpose()?
                     .map(|bias| bias.to_f32());
+                let declared = &self.program.weights[weight.0];
+                let rows = declared.first_row()..declared.first_row() + declared.shape[0];
                 ops::linear(
                     self.value(x),
                     &self.tensor(weight)?,
+                    rows,
                     bias.as_deref(),
                     self.threads,
                     out,

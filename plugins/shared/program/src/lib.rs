@@ -22,6 +22,6 @@ pub use device::{Device, DeviceError, Executable, Limits, SequenceStep, Step, St
 pub use interpreter::Interpreter;
 pub use plan::Plan;
 pub use program::{
-    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RopeStyle, Rows,
-    Value, ValueId, WeightId, WeightRef,
+    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RopeStyle, RowView,
+    Rows, Value, ValueId, WeightId, WeightRef,
 };

@@ -1,6 +1,6 @@
 //! A program as text, one operation a line.
 
-use crate::program::{Op, Program, WeightId};
+use crate::program::{Op, Program, RowView, WeightId, WeightRef};
 use std::fmt::{Display, Formatter, Result};
 
 impl Program {
@@ -30,6 +30,12 @@ impl Display for Program {
             }
             for weight in op.weights() {
                 write!(f, " {}", self.weight_name(weight))?;
+                if let Some((weight, view)) = self.view(weight) {
+                    let end = view
+                        .first
+                        .saturating_add(weight.shape.first().copied().unwrap_or(0));
+                    write!(f, "[{}..{end}]", view.first)?;
+                }
             }
             details(op, f)?;
             for (name, _) in self.marks.iter().filter(|(_, id)| *id == out) {
@@ -42,6 +48,11 @@ impl Display for Program {
 }
 
 impl Program {
+    fn view(&self, id: WeightId) -> Option<(&WeightRef, RowView)> {
+        let weight = self.weights.get(id.0)?;
+        weight.view.map(|view| (weight, view))
+    }
+
     fn weight_name(&self, id: WeightId) -> &str {
         self.weights.get(id.0).map_or("?", |weight| &weight.name)
     }

@@ -37,12 +37,42 @@ pub struct Value {
 }
 
 /// A weight the program reads: its name in the model file and the shape it must have, outermost first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WeightRef {
     /// Name of the tensor in the weights.
     pub name: String,
-    /// `[out, in]` for a linear layer, `[n]` for a vector.
+    /// `[out, in]` for a linear layer, `[n]` for a vector; of the rows viewed where `view` is set.
     pub shape: Vec<usize>,
+    /// Set where the program reads only some rows of a stored matrix: one projection of several that are stored as one.
+    pub view: Option<RowView>,
+}
+
+/// `shape[0]` neighbouring rows of a stored matrix. Rows are whole numbers of blocks in every storage type, so that these
+/// are a range of its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowView {
+    /// The first of them.
+    pub first: usize,
+    /// Rows of the stored matrix.
+    pub of: usize,
+}
+
+impl WeightRef {
+    /// First row read of the stored matrix.
+    #[must_use]
+    pub fn first_row(&self) -> usize {
+        self.view.map_or(0, |view| view.first)
+    }
+
+    /// The shape that the tensor must have in the model file.
+    #[must_use]
+    pub fn stored_shape(&self) -> Vec<usize> {
+        let mut shape = self.shape.clone();
+        if let (Some(view), Some(rows)) = (self.view, shape.first_mut()) {
+            *rows = view.of;
+        }
+        shape
+    }
 }
 
 /// What one attention layer keeps per position.

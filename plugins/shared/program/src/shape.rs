@@ -1,8 +1,8 @@
 //! What every operation reads and writes, and which shapes it takes: the one place where operands are checked.
 
 use crate::program::{
-    CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, Rows, Value, ValueId, WeightId,
-    WeightRef,
+    CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RowView, Rows, Value, ValueId,
+    WeightId, WeightRef,
 };
 use backplane_weights::Weights;
 
@@ -79,7 +79,12 @@ impl Op {
         match self {
             Op::Embed { table, scale, .. } => {
                 finite("scale", *scale)?;
-                let [_, width] = matrix(weight(program, *table)?)?;
+                let table = weight(program, *table)?;
+                let [_, width] = matrix(table)?;
+                if table.view.is_some() {
+                    let name = &table.name;
+                    return Err(format!("{name} is a view of rows, expected a whole table"));
+                }
                 Ok(Value {
                     rows: Rows::Tokens,
                     width,
@@ -293,6 +298,7 @@ impl Program {
                 self.context_length, self.vocab
             ));
         }
+        self.weights.iter().try_for_each(check_view)?;
         for (name, id) in &self.marks {
             value(self, *id).map_err(|message| format!("mark {name}: {message}"))?;
         }
@@ -305,7 +311,8 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that every weight the program reads is there with the shape it must have.
+    /// Checks that every weight the program reads is there with the shape it must have. That views lie within their
+    /// matrices is a rule of [`validate`](Self::validate).
     ///
     /// # Errors
     /// [`ProgramError::MissingWeight`] or [`ProgramError::WeightShape`] for the first that is not.
@@ -316,16 +323,32 @@ impl Program {
     }
 }
 
+/// Checks that a view is of a matrix, and of rows that the matrix has.
+pub(crate) fn check_view(declared: &WeightRef) -> Result<(), String> {
+    let Some(RowView { first, of }) = declared.view else {
+        return Ok(());
+    };
+    let [rows, _] = matrix(declared)?;
+    if first.checked_add(rows).is_none_or(|end| end > of) {
+        return Err(format!(
+            "{} has {of} rows, a view takes {rows} from row {first} on",
+            declared.name
+        ));
+    }
+    Ok(())
+}
+
 /// Checks one declared weight against the model file.
 pub(crate) fn check_weight(declared: &WeightRef, weights: &Weights) -> Result<(), ProgramError> {
     let name = declared.name.clone();
     let Some(tensor) = weights.tensor(&name) else {
         return Err(ProgramError::MissingWeight { name });
     };
-    if tensor.info.shape != declared.shape {
+    let stored = declared.stored_shape();
+    if tensor.info.shape != stored {
         return Err(ProgramError::WeightShape {
             name,
-            expected: declared.shape.clone(),
+            expected: stored,
             found: tensor.info.shape.clone(),
         });
     }

@@ -3,7 +3,7 @@
 
 use backplane_program::{
     Activation, AttentionSpec, Builder, CacheSpec, Op, Plan, Program, ProgramError, Rope,
-    RopeStyle, Rows, Value, ValueId,
+    RopeStyle, RowView, Rows, Value, ValueId,
 };
 use backplane_weights::Weights;
 use backplane_weights::writer::GgufWriter;
@@ -126,6 +126,67 @@ fn the_listing_shows_every_operation_with_its_shape() {
     assert_eq!(lines[15], "%14   [wanted, 4]       gather    %13");
     assert_eq!(lines[18], "%17   [wanted, 10]      soft_cap  %16 cap 30");
     assert_eq!(lines[19], "logits %17");
+}
+
+#[test]
+fn views_are_rows_of_stored_matrices() {
+    let weights = weights();
+    let mut b = Builder::new("test", &weights);
+    let table = b.weight("table", &[10, 4]).unwrap();
+    let x = b.embed(table, 1.0).unwrap();
+    let upper = b.weight_rows("up", [6, 4], 0..2).unwrap();
+    let lower = b.weight_rows("up", [6, 4], 2..6).unwrap();
+    assert_ne!(upper, lower);
+    assert_eq!(b.weight_rows("up", [6, 4], 2..6).unwrap(), lower);
+    assert_ne!(b.weight("up", &[6, 4]).unwrap(), upper);
+    let narrow = b.linear(x, upper, None).unwrap();
+    let x = b.linear(x, lower, None).unwrap();
+    assert_eq!((b.width(narrow), b.width(x)), (2, 4));
+    let refusals = [
+        ([7, 4], 0..2, "up: expected [7, 4], got [6, 4]"),
+        (
+            [6, 4],
+            2..7,
+            "operation 3: up has 6 rows, a view takes 5 from row 2 on",
+        ),
+        (
+            [6, 4],
+            7..8,
+            "operation 3: up has 6 rows, a view takes 1 from row 7 on",
+        ),
+        ([6, 4], 2..2, "operation 3: up is [0, 4], expected a matrix"),
+    ];
+    for (stored, rows, expected) in refusals {
+        let error = b.weight_rows("up", stored, rows).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
+    let part = b.weight_rows("table", [10, 4], 0..5).unwrap();
+    assert_eq!(
+        b.embed(part, 1.0).unwrap_err().to_string(),
+        "operation 3: embed: table is a view of rows, expected a whole table"
+    );
+    let x = b.gather(x).unwrap();
+    let logits = b.linear(x, table, None).unwrap();
+    let mut program = b.finish(logits, 10, 64).unwrap();
+    assert!(program.listing().contains("linear    %0 up[2..6]"));
+    program.check_weights(&weights).unwrap();
+    // Altered by hand: past the matrix the program says there is, and past the one that there is.
+    program.weights[lower.0].view = Some(RowView { first: 3, of: 6 });
+    assert_eq!(
+        program.validate().unwrap_err().to_string(),
+        "operation 5: up has 6 rows, a view takes 4 from row 3 on"
+    );
+    program.weights[lower.0].view = Some(RowView {
+        first: usize::MAX,
+        of: 6,
+    });
+    assert!(program.validate().is_err());
+    program.weights[lower.0].view = Some(RowView { first: 3, of: 7 });
+    program.validate().unwrap();
+    assert_eq!(
+        program.check_weights(&weights).unwrap_err().to_string(),
+        "up: expected [7, 4], got [6, 4]"
+    );
 }
 
 #[test]

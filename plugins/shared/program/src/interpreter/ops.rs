@@ -4,6 +4,7 @@ use super::cache::CacheView;
 use crate::device::Step;
 use crate::program::{Activation, Rope, RopeStyle};
 use backplane_weights::Tensor;
+use std::ops::Range;
 
 /// Multiply-adds below which an operation stays on one thread.
 const THREAD_WORK: usize = 1 << 20;
@@ -28,15 +29,16 @@ pub(super) fn rms_norm(x: &[f32], weight: &[f32], eps: f32, group: usize, out: &
     }
 }
 
-/// `x [rows, in]`, `weight [out, in]`, `bias [out]`, `out [rows, out]`.
+/// `x [rows, in]`, `weight_rows` of `weight [.., in]`, `bias [out]`, `out [rows, out]`; as many weight rows as `out`.
 pub(super) fn linear(
     x: &[f32],
     weight: &Tensor<'_>,
+    weight_rows: Range<usize>,
     bias: Option<&[f32]>,
     threads: usize,
     out: &mut [f32],
 ) {
-    let (width, columns) = (weight.info.shape[0], weight.info.shape[1]);
+    let (width, columns) = (weight_rows.len(), weight.info.shape[1]);
     let rows = x.len() / columns;
     let mut transposed = vec![0.0; out.len()]; // [out, rows]
     parallel(
@@ -47,7 +49,7 @@ pub(super) fn linear(
         |first, chunk| {
             let mut weights = vec![0.0; columns];
             for (offset, sums) in chunk.chunks_exact_mut(rows).enumerate() {
-                weight.row_f32(first + offset, &mut weights);
+                weight.row_f32(weight_rows.start + first + offset, &mut weights);
                 for (sum, x) in sums.iter_mut().zip(x.chunks_exact(columns)) {
                     *sum = dot(x, &weights) + bias.map_or(0.0, |bias| bias[first + offset]);
                 }

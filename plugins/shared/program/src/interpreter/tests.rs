@@ -65,13 +65,19 @@ fn linear_multiplies_by_the_transposed_matrix_and_adds_the_bias() {
     ops::linear(
         &[5.0, 7.0, -1.0, 2.0],
         &w,
+        0..3,
         Some(&[100.0, 200.0, 300.0]),
         1,
         &mut out,
     );
     assert_eq!(out, [105.0, 207.0, 303.0, 99.0, 202.0, 296.0]);
-    ops::linear(&[5.0, 7.0, -1.0, 2.0], &w, None, 1, &mut out);
+    ops::linear(&[5.0, 7.0, -1.0, 2.0], &w, 0..w.rows(), None, 1, &mut out);
     assert_eq!(out, [5.0, 7.0, 3.0, -1.0, 2.0, -4.0]);
+    // A view of the last two rows.
+    let mut out = [0.0; 4];
+    let bias = Some(&[10.0, 20.0][..]);
+    ops::linear(&[5.0, 7.0, -1.0, 2.0], &w, 1..3, bias, 1, &mut out);
+    assert_eq!(out, [17.0, 23.0, 12.0, 16.0]);
 }
 
 #[test]
@@ -86,7 +92,8 @@ fn linear_gives_the_same_on_any_number_of_threads() {
     let weights = weights(&[("w", &[N, N], &matrix)]);
     let run = |threads| {
         let mut out = vec![0.0; 13 * N];
-        ops::linear(&x, &weights.tensor("w").unwrap(), None, threads, &mut out);
+        let w = weights.tensor("w").unwrap();
+        ops::linear(&x, &w, 0..w.rows(), None, threads, &mut out);
         out
     };
     let one = run(1);
