@@ -199,7 +199,7 @@ macro_rules! table {
 }
 
 table! {
-    // type, activations, scalar, AVX2, AVX-512; `_`: no fast twin, the scalar one runs.
+    // type, activations, scalar, AVX2, AVX-512 (`_`: no fast twin, the scalar one runs)
     F32,  Float,  scalar::dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
     F16,  Float,  scalar::dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
     BF16, Float,  scalar::dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
@@ -211,11 +211,11 @@ table! {
     Q4_K, Int256, scalar::dot_q4_k, matmul_q4_k_avx2, matmul_q4_k_avx512;
     Q5_K, Int256, scalar::dot_q5_k, matmul_q5_k_avx2, matmul_q5_k_avx512;
     Q6_K, Int256, scalar::dot_q6_k, matmul_q6_k_avx2, matmul_q6_k_avx512;
-    Q2_K, Int256, scalar::dot_q2_k, _, _;
-    Q3_K, Int256, scalar::dot_q3_k, _, _;
-    IQ4_NL, Int32, scalar::dot_iq4_nl, _, _;
-    IQ4_XS, Int256, scalar::dot_iq4_xs, _, _;
-    // Weights become floats block by block and meet activations as they are.
+    Q2_K, Int256, scalar::dot_q2_k, matmul_q2_k_avx2, matmul_q2_k_avx512;
+    Q3_K, Int256, scalar::dot_q3_k, matmul_q3_k_avx2, matmul_q3_k_avx512;
+    IQ4_NL, Int32, scalar::dot_iq4_nl, matmul_iq4_nl_avx2, matmul_iq4_nl_avx512;
+    IQ4_XS, Int256, scalar::dot_iq4_xs, matmul_iq4_xs_avx2, matmul_iq4_xs_avx512;
+    // Without an integer dot product: each block becomes floats, which meet the activations as they are.
     MXFP4, Float, scalar::dot_dequantised::<blocks::BlockMxfp4>, _, _;
     TQ1_0, Float, scalar::dot_dequantised::<blocks::BlockTQ1_0>, _, _;
     TQ2_0, Float, scalar::dot_dequantised::<blocks::BlockTQ2_0>, _, _;

@@ -28,4 +28,8 @@ scalar_for! {
     matmul_q4_k_avx2, matmul_q4_k_avx512 = dot_q4_k;
     matmul_q5_k_avx2, matmul_q5_k_avx512 = dot_q5_k;
     matmul_q6_k_avx2, matmul_q6_k_avx512 = dot_q6_k;
+    matmul_q2_k_avx2, matmul_q2_k_avx512 = dot_q2_k;
+    matmul_q3_k_avx2, matmul_q3_k_avx512 = dot_q3_k;
+    matmul_iq4_nl_avx2, matmul_iq4_nl_avx512 = dot_iq4_nl;
+    matmul_iq4_xs_avx2, matmul_iq4_xs_avx512 = dot_iq4_xs;
 }

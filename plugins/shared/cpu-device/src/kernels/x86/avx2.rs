@@ -14,8 +14,8 @@ mod blocks256;
 mod blocks32;
 mod floats;
 
-use blocks32::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
-use blocks256::{Q4K, Q5K, Q6K, Weights256};
+use blocks32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
+use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Weights256};
 use floats::{Bf16, F16, F32, WeightsFloat};
 
 /// Sum of eight partial sums, always in the same order.
@@ -84,6 +84,10 @@ matmul!(matmul_q5_1_avx2, product32, Q5_1, Int32);
 matmul!(matmul_q4_k_avx2, product256, Q4K, Int256);
 matmul!(matmul_q5_k_avx2, product256, Q5K, Int256);
 matmul!(matmul_q6_k_avx2, product256, Q6K, Int256);
+matmul!(matmul_q2_k_avx2, product256, Q2K, Int256);
+matmul!(matmul_q3_k_avx2, product256, Q3K, Int256);
+matmul!(matmul_iq4_nl_avx2, product32, Iq4Nl, Int32);
+matmul!(matmul_iq4_xs_avx2, product256, Iq4Xs, Int256);
 
 /// Per lane of 32 bits: `factor` times the sum of four products of unsigned bytes, below 64, with signed ones.
 #[inline]
@@ -242,8 +246,15 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
                         let x = x.add(t * x_len + g);
                         let high = *(&raw const (*x).high).cast::<__m256i>().add(part);
                         let low = *(&raw const (*x).low).cast::<__m256i>().add(part);
-                        let whole =
-                            _mm256_add_epi32(dot_unsigned(q, high, 128), dot_unsigned(q, low, 1));
+                        let whole = match W::SIGNED {
+                            true => {
+                                _mm256_add_epi32(dot_signed(q, high, 128), dot_signed(q, low, 1))
+                            }
+                            false => _mm256_add_epi32(
+                                dot_unsigned(q, high, 128),
+                                dot_unsigned(q, low, 1),
+                            ),
+                        };
                         let whole = _mm256_cvtepi32_ps(whole);
                         products[t] = _mm256_fmadd_ps(scale, whole, products[t]);
                     }

@@ -15,8 +15,8 @@ mod blocks256;
 mod blocks32;
 mod floats;
 
-use blocks32::{Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
-use blocks256::{Q4K, Q5K, Q6K, Weights256};
+use blocks32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
+use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Weights256};
 use floats::{Bf16, F16, F32, WeightsFloat};
 
 /// Sum of 16 partial sums, always in the same order.
@@ -90,6 +90,10 @@ matmul!(matmul_q5_1_avx512, product32, Q5_1, Int32);
 matmul!(matmul_q4_k_avx512, product256, Q4K, Int256);
 matmul!(matmul_q5_k_avx512, product256, Q5K, Int256);
 matmul!(matmul_q6_k_avx512, product256, Q6K, Int256);
+matmul!(matmul_q2_k_avx512, product256, Q2K, Int256);
+matmul!(matmul_q3_k_avx512, product256, Q3K, Int256);
+matmul!(matmul_iq4_nl_avx512, product32, Iq4Nl, Int32);
+matmul!(matmul_iq4_xs_avx512, product256, Iq4Xs, Int256);
 
 /// `R` rows times `T` tokens of a type with blocks of 32.
 ///

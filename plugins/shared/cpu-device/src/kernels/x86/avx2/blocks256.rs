@@ -1,5 +1,7 @@
 //! Types with blocks of 256.
 
+use super::blocks32::iq4_levels;
+use backplane_weights::blocks::{BlockIQ4XS, BlockQ3K};
 use std::arch::x86_64::*;
 
 /// Scales and minima of one block.
@@ -18,6 +20,8 @@ pub(super) struct Head {
 pub(super) trait Weights256 {
     /// Bytes of a block.
     const BYTES: usize;
+    /// Whether the bytes unpacked are signed, above -128; else they are below 64.
+    const SIGNED: bool = false;
 
     /// Reads a block's scales.
     ///
@@ -25,7 +29,7 @@ pub(super) trait Weights256 {
     /// A block lies at `p`, and the processor has AVX2, FMA and F16C.
     unsafe fn head(p: *const u8) -> Head;
 
-    /// Elements `32 part .. 32 part + 32` as unsigned bytes below 64, and for each lane of four of them their scale.
+    /// Elements `32 part .. 32 part + 32` as bytes, and for each lane of four of them their scale.
     ///
     /// # Safety
     /// As for `head`.
@@ -35,6 +39,9 @@ pub(super) trait Weights256 {
 pub(super) struct Q4K;
 pub(super) struct Q5K;
 pub(super) struct Q6K;
+pub(super) struct Q2K;
+pub(super) struct Q3K;
+pub(super) struct Iq4Xs;
 
 /// A half-precision number.
 ///
@@ -121,6 +128,32 @@ unsafe fn nibbles(p: *const u8, high: bool) -> __m256i {
     _mm256_and_si256(wanted, _mm256_set1_epi8(15))
 }
 
+/// Sixteen numbers as vectors.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn sixteen(numbers: &[f32; 16]) -> [__m256; 2] {
+    // SAFETY: an array of 16 floats.
+    unsafe {
+        [
+            _mm256_loadu_ps(numbers.as_ptr()),
+            _mm256_loadu_ps(numbers.as_ptr().add(8)),
+        ]
+    }
+}
+
+/// Bits `2 k` and `2 k + 1` of 32 bytes, `k` below 4.
+///
+/// # Safety
+/// 32 bytes lie at `p`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn two_bits(p: *const u8, k: usize) -> __m256i {
+    // SAFETY: the caller's promise.
+    let all = unsafe { _mm256_loadu_si256(p.cast()) };
+    let wanted = _mm256_srl_epi16(all, _mm_cvtsi32_si128(2 * k as i32));
+    _mm256_and_si256(wanted, _mm256_set1_epi8(3))
+}
+
 impl Weights256 for Q4K {
     const BYTES: usize = 144;
 
@@ -180,13 +213,7 @@ impl Weights256 for Q6K {
         // SAFETY: the scales are 16 bytes from 192 on, then the block's scale.
         let (packed, d) = unsafe { (p.add(192).cast::<[i8; 16]>().read(), half(p.add(208))) };
         let scales = packed.map(f32::from);
-        // SAFETY: an array of 16 floats.
-        let minima = unsafe {
-            [
-                _mm256_loadu_ps(scales.as_ptr()),
-                _mm256_loadu_ps(scales.as_ptr().add(8)),
-            ]
-        };
+        let minima = sixteen(&scales);
         // d * scale * (q - 32) is d * scale * q less 32 d times the scale.
         Head {
             d,
@@ -214,5 +241,101 @@ impl Weights256 for Q6K {
         };
         let high = _mm256_and_si256(high, _mm256_set1_epi8(0x30));
         (_mm256_or_si256(low, high), pair_of_scales(head, part))
+    }
+}
+
+impl Weights256 for Q2K {
+    const BYTES: usize = 84;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 16 bytes of scales and minima, and from 80 on the scales of both.
+        let (packed, d, dmin) = unsafe {
+            (
+                p.cast::<[u8; 16]>().read(),
+                half(p.add(80)),
+                half(p.add(82)),
+            )
+        };
+        Head {
+            d,
+            dmin,
+            minima: sixteen(&packed.map(|both| f32::from(both >> 4))),
+            scales: packed.map(|both| f32::from(both & 15)),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the pairs of bits are 64 bytes from 16 on, 32 for each half of the block.
+        let q = unsafe { two_bits(p.add(16 + part / 4 * 32), part % 4) };
+        (q, pair_of_scales(head, part))
+    }
+}
+
+impl Weights256 for Q3K {
+    const BYTES: usize = 110;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: a block lies at `p`, and its struct is plain bytes of alignment 1; its scale is at 108.
+        let (block, d) = unsafe { (&*p.cast::<BlockQ3K>(), half(p.add(108))) };
+        let scales: [f32; 16] = std::array::from_fn(|group| f32::from(block.scale(group)));
+        // d * scale * (q - 4) is d * scale * q less 4 d times the scale.
+        Head {
+            d,
+            dmin: 4.0 * d,
+            minima: sixteen(&scales),
+            scales,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the third bits are 32 bytes from 0 on, the pairs of bits 64 bytes from 32 on.
+        let (low, third) = unsafe {
+            (
+                two_bits(p.add(32 + part / 4 * 32), part % 4),
+                _mm256_loadu_si256(p.cast()),
+            )
+        };
+        let bit = _mm256_set1_epi8((1u8 << part) as i8);
+        let set = _mm256_cmpeq_epi8(_mm256_and_si256(third, bit), bit);
+        (
+            _mm256_or_si256(low, _mm256_and_si256(set, _mm256_set1_epi8(4))),
+            pair_of_scales(head, part),
+        )
+    }
+}
+
+impl Weights256 for Iq4Xs {
+    const BYTES: usize = 136;
+    const SIGNED: bool = true;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: a block lies at `p`, and its struct is plain bytes of alignment 1; it begins with its scale.
+        let (block, d) = unsafe { (&*p.cast::<BlockIQ4XS>(), half(p)) };
+        Head {
+            d,
+            dmin: 0.0,
+            minima: [_mm256_setzero_ps(); 2],
+            scales: std::array::from_fn(|i| f32::from(block.scale(i / 2))),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the nibbles are 128 bytes from 8 on, 16 for each group of 32 elements.
+        let both = unsafe { _mm_loadu_si128(p.add(8 + 16 * part).cast()) };
+        let codes = _mm256_set_m128i(_mm_srli_epi16::<4>(both), both);
+        let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
+        (iq4_levels(codes), pair_of_scales(head, part))
     }
 }

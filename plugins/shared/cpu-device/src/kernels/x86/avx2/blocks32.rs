@@ -1,5 +1,6 @@
 //! Types with blocks of 32, two blocks at a time.
 
+use backplane_weights::blocks::IQ4_LEVELS;
 use std::arch::x86_64::*;
 
 /// Two blocks of one row, in the order of half a [`crate::activations::Group32`].
@@ -35,6 +36,7 @@ pub(super) struct Q4_0;
 pub(super) struct Q4_1;
 pub(super) struct Q5_0;
 pub(super) struct Q5_1;
+pub(super) struct Iq4Nl;
 
 /// Two 16-byte pieces, `step` bytes apart.
 ///
@@ -198,6 +200,35 @@ impl Weights32 for Q5_1 {
                 d: halves(p, 24),
                 m: halves(p.add(2), 24),
             }
+        }
+    }
+}
+
+/// What the codes of IQ4_NL and IQ4_XS stand for, code by code.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) fn iq4_levels(codes: __m256i) -> __m256i {
+    // SAFETY: a list of 16 bytes.
+    let levels = unsafe { _mm_loadu_si128(IQ4_LEVELS.as_ptr().cast()) };
+    _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), codes)
+}
+
+impl Weights32 for Iq4Nl {
+    const BYTES: usize = 18;
+    const SIGNED: bool = true;
+    const OFFSET: Option<f32> = Some(0.0);
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn unpack(p: *const u8) -> Unpacked {
+        // SAFETY: two blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
+        let (qs, d) = unsafe { (pieces(p.add(2), 18), halves(p, 18)) };
+        let (low, high) = nibbles(qs);
+        Unpacked {
+            low: iq4_levels(low),
+            high: iq4_levels(high),
+            d,
+            m: _mm256_setzero_ps(),
         }
     }
 }

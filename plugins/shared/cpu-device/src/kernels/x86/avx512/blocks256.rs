@@ -1,5 +1,7 @@
 //! Types with blocks of 256.
 
+use super::blocks32::iq4_levels_and_128;
+use backplane_weights::blocks::{BlockIQ4XS, BlockQ3K};
 use std::arch::x86_64::*;
 
 /// Scales and minima of one block.
@@ -35,6 +37,9 @@ pub(super) trait Weights256 {
 pub(super) struct Q4K;
 pub(super) struct Q5K;
 pub(super) struct Q6K;
+pub(super) struct Q2K;
+pub(super) struct Q3K;
+pub(super) struct Iq4Xs;
 
 /// A half-precision number in every lane.
 ///
@@ -92,6 +97,38 @@ fn pair_of_scales(scales: __m512, part: usize) -> __m512 {
     )
 }
 
+/// The scales of groups `4 part .. 4 part + 4`, each in four lanes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn four_scales(scales: __m512, part: usize) -> __m512 {
+    let four = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    let four = _mm512_add_epi32(four, _mm512_set1_epi32(4 * part as i32));
+    _mm512_permutexvar_ps(four, scales)
+}
+
+/// Bit `2 part` in the first 32 bytes, bit `2 part + 1` in the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx2")]
+fn two_masks(part: usize) -> __m512i {
+    let first = _mm256_set1_epi8(1 << (2 * part));
+    let second = _mm256_set1_epi8((2u8 << (2 * part)) as i8);
+    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second)
+}
+
+/// Bits `4 upper` and `4 upper + 1` of 32 bytes, then the two bits above them.
+///
+/// # Safety
+/// 32 bytes lie at `p`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx2")]
+unsafe fn two_bits(p: *const u8, upper: usize) -> __m512i {
+    // SAFETY: the caller's promise.
+    let all = _mm512_broadcast_i64x4(unsafe { _mm256_loadu_si256(p.cast()) });
+    let shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
+    let shift = _mm512_add_epi64(shift, _mm512_set1_epi64(4 * upper as i64));
+    _mm512_and_si512(_mm512_srlv_epi64(all, shift), _mm512_set1_epi8(3))
+}
+
 /// Low nibbles of 32 bytes, then their high nibbles.
 ///
 /// # Safety
@@ -146,12 +183,7 @@ impl Weights256 for Q5K {
                 _mm256_loadu_si256(p.add(16).cast()),
             )
         };
-        let (first, second) = (
-            _mm256_set1_epi8(1 << (2 * part)),
-            _mm256_set1_epi8((2u8 << (2 * part)) as i8),
-        );
-        let bits = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
-        let set = _mm512_test_epi8_mask(_mm512_broadcast_i64x4(fifth), bits);
+        let set = _mm512_test_epi8_mask(_mm512_broadcast_i64x4(fifth), two_masks(part));
         (
             _mm512_mask_add_epi8(low, set, low, _mm512_set1_epi8(16)),
             pair_of_scales(head.scales, part),
@@ -203,11 +235,107 @@ impl Weights256 for Q6K {
         };
         let low = _mm512_and_si512(low, _mm512_set1_epi8(0x0f));
         let high = _mm512_and_si512(high, _mm512_set1_epi8(0x30));
-        let four = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-        let four = _mm512_add_epi32(four, _mm512_set1_epi32(4 * part as i32));
+        (_mm512_or_si512(low, high), four_scales(head.scales, part))
+    }
+}
+
+impl Weights256 for Q2K {
+    const BYTES: usize = 84;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 16 bytes of scales and minima, and from 80 on the scales of both.
+        let (both, d, dmin) =
+            unsafe { (_mm_loadu_si128(p.cast()), half(p.add(80)), half(p.add(82))) };
+        let both = _mm512_cvtepu8_epi32(both);
+        let scales = _mm512_and_si512(both, _mm512_set1_epi32(15));
+        Head {
+            d,
+            dmin,
+            minima: _mm512_cvtepi32_ps(_mm512_srli_epi32::<4>(both)),
+            scales: _mm512_cvtepi32_ps(scales),
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
+        // SAFETY: the pairs of bits are 64 bytes from 16 on, 32 for each half of the block.
+        let q = unsafe { two_bits(p.add(16 + part / 2 * 32), part % 2) };
+        (q, four_scales(head.scales, part))
+    }
+}
+
+impl Weights256 for Q3K {
+    const BYTES: usize = 110;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: a block lies at `p`, and its struct is plain bytes of alignment 1; its scale is at 108.
+        let (block, d) = unsafe { (&*p.cast::<BlockQ3K>(), half(p.add(108))) };
+        let scales: [i8; 16] = std::array::from_fn(|group| block.scale(group));
+        // SAFETY: an array of 16 bytes.
+        let scales = unsafe { _mm_loadu_si128(scales.as_ptr().cast()) };
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales));
+        // d * scale * (q - 4) is d * scale * q less 4 d times the scale.
+        Head {
+            d,
+            dmin: _mm512_mul_ps(d, _mm512_set1_ps(4.0)),
+            minima: scales,
+            scales,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
+        // SAFETY: the third bits are 32 bytes from 0 on, the pairs of bits 64 bytes from 32 on.
+        let (low, third) = unsafe {
+            (
+                two_bits(p.add(32 + part / 2 * 32), part % 2),
+                _mm256_loadu_si256(p.cast()),
+            )
+        };
+        let set = _mm512_test_epi8_mask(_mm512_broadcast_i64x4(third), two_masks(part));
         (
-            _mm512_or_si512(low, high),
-            _mm512_permutexvar_ps(four, head.scales),
+            _mm512_mask_add_epi8(low, set, low, _mm512_set1_epi8(4)),
+            four_scales(head.scales, part),
         )
+    }
+}
+
+impl Weights256 for Iq4Xs {
+    const BYTES: usize = 136;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: a block lies at `p`, and its struct is plain bytes of alignment 1; it begins with its scale.
+        let (block, d) = unsafe { (&*p.cast::<BlockIQ4XS>(), half(p)) };
+        let scales: [i8; 8] = std::array::from_fn(|group| block.scale(group));
+        let scales = _mm_cvtsi64_si128(i64::from_le_bytes(scales.map(|scale| scale as u8)));
+        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales));
+        let twice = _mm512_set_epi32(7, 7, 6, 6, 5, 5, 4, 4, 3, 3, 2, 2, 1, 1, 0, 0);
+        // d * scale * (q - 128) is d * scale * q less 128 d times the scale.
+        Head {
+            d,
+            dmin: _mm512_mul_ps(d, _mm512_set1_ps(128.0)),
+            minima: _mm512_permutexvar_ps(twice, scales),
+            scales,
+        }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
+        // SAFETY: the nibbles are 128 bytes from 8 on, 16 for each group of 32 elements.
+        let both = unsafe { _mm256_loadu_si256(p.add(8 + 32 * part).cast()) };
+        let both = _mm512_castsi256_si512(both);
+        let both = _mm512_shuffle_i32x4::<0b01_01_00_00>(both, both);
+        let codes = _mm512_srlv_epi64(both, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
+        let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
+        (iq4_levels_and_128(codes), pair_of_scales(head.scales, part))
     }
 }

@@ -1,5 +1,6 @@
 //! Types with blocks of 32, four blocks at a time.
 
+use backplane_weights::blocks::IQ4_LEVELS;
 use std::arch::x86_64::*;
 
 /// Four blocks of one row, in the order of [`crate::activations::Group32`].
@@ -53,6 +54,7 @@ pub(super) struct Q4_0;
 pub(super) struct Q4_1;
 pub(super) struct Q5_0;
 pub(super) struct Q5_1;
+pub(super) struct Iq4Nl;
 
 /// Four 16-byte pieces, `step` bytes apart.
 ///
@@ -325,6 +327,35 @@ impl Weights32 for Q5_1 {
             let (low, high) = with_fifth(gather_nibbles::<6>(front, back), p.add(4), 24);
             let (d, m) = scale_and_minimum::<6>(front, back);
             Unpacked { low, high, d, m }
+        }
+    }
+}
+
+/// What the codes of IQ4_NL and IQ4_XS stand for, code by code, and 128 more: unsigned bytes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+pub(super) fn iq4_levels_and_128(codes: __m512i) -> __m512i {
+    // SAFETY: a list of 16 bytes.
+    let levels = unsafe { _mm_loadu_si128(IQ4_LEVELS.as_ptr().cast()) };
+    let levels = _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), codes);
+    _mm512_xor_si512(levels, _mm512_set1_epi8(-128))
+}
+
+impl Weights32 for Iq4Nl {
+    const BYTES: usize = 18;
+    const OFFSET: Option<f32> = Some(128.0);
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn unpack(p: *const u8) -> Unpacked {
+        // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
+        let (qs, d) = unsafe { (pieces(p.add(2), 18), halves(p, 18)) };
+        let (low, high) = nibbles(qs);
+        Unpacked {
+            low: iq4_levels_and_128(low),
+            high: iq4_levels_and_128(high),
+            d,
+            m: _mm512_setzero_ps(),
         }
     }
 }
