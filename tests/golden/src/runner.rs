@@ -29,9 +29,25 @@ impl Runner {
     /// The file can't be read, lowered or compiled.
     #[must_use]
     pub fn new(device: &dyn Device, path: &Path, positions: usize, max_step_tokens: usize) -> Self {
+        Self::for_context(device, path, None, positions, max_step_tokens)
+    }
+
+    /// As [`new`](Self::new), for sequences of at most `context` positions each; `None` stands for the model's longest.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn for_context(
+        device: &dyn Device,
+        path: &Path,
+        context: Option<usize>,
+        positions: usize,
+        max_step_tokens: usize,
+    ) -> Self {
         let at = path.display();
         let weights = Weights::open(path).unwrap_or_else(|error| panic!("{error}"));
-        let program = backplane_models::lower(&weights).unwrap_or_else(|error| panic!("{error}"));
+        let program = backplane_models::lower_for(&weights, context)
+            .unwrap_or_else(|error| panic!("{error}"));
         let pages = positions.div_ceil(PAGE_SIZE);
         let limits = Limits {
             max_step_tokens,

@@ -16,6 +16,8 @@ const MAX_STEP_TOKENS: usize = 512;
 /// One sequence of a reference: what a device must give for `tokens`.
 struct Case {
     tokens: Vec<u32>,
+    /// The context's size that the reference was made with.
+    n_ctx: Option<usize>,
     last_logits: Vec<f32>,
     /// `[tokens][20]`.
     top_ids: Vec<Vec<u32>>,
@@ -32,6 +34,7 @@ impl Case {
         let row_ids = |row: &Value| row.as_array().map_or_else(Vec::new, |row| ids(row));
         Self {
             tokens: ids(list(tokens, "tokens")),
+            n_ctx: tokens["n_ctx"].as_u64().map(|n_ctx| n_ctx as usize),
             last_logits: floats(list(reference, "last_logits")),
             top_ids: list(reference, "top20_ids").iter().map(row_ids).collect(),
             top_logits: rows("top20_logits"),
@@ -108,9 +111,26 @@ enum Limit {
 
 fn check(device: &dyn Device, model: &str, file: &str, cases: &[Case], limit: Limit) -> Seen {
     assert!(!cases.is_empty(), "{model}: no sequences");
-    let mut runner = Runner::new(
+    let mut cases: Vec<&Case> = cases.iter().collect();
+    cases.sort_by_key(|case| case.n_ctx);
+    cases
+        .chunk_by(|a, b| a.n_ctx == b.n_ctx)
+        .map(|cases| check_context(device, model, file, cases, limit))
+        .fold(Seen::nothing(), Seen::worst)
+}
+
+/// Judges sequences whose references have contexts of the same size.
+fn check_context(
+    device: &dyn Device,
+    model: &str,
+    file: &str,
+    cases: &[&Case],
+    limit: Limit,
+) -> Seen {
+    let mut runner = Runner::for_context(
         device,
         &fixture(&format!("tiny/{model}/{file}")),
+        cases[0].n_ctx,
         POSITIONS,
         MAX_STEP_TOKENS,
     );
@@ -281,7 +301,7 @@ fn last_row_of<'a>(out: &'a StepOutput, name: &str, width: usize) -> &'a [f32] {
 }
 
 /// All sequences side by side: a first step with the head of each, then single tokens of some beside portions of others.
-fn mixed(runner: &mut Runner, place: &str, cases: &[Case], limit: Limit) -> Seen {
+fn mixed(runner: &mut Runner, place: &str, cases: &[&Case], limit: Limit) -> Seen {
     let mut sequences: Vec<Sequence> = cases.iter().map(|_| Sequence::default()).collect();
     let mut logits: Vec<Vec<f32>> = vec![vec![]; cases.len()];
     let mut fed = vec![0usize; cases.len()];

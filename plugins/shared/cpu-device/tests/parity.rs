@@ -70,6 +70,21 @@ fn qwen25_with_yarn() {
 }
 
 #[test]
+fn qwen3_with_normalised_heads() {
+    tiny("qwen3-qknorm", &["model-f32.gguf"]);
+}
+
+#[test]
+fn phi3_with_fused_matrices() {
+    tiny("phi3-full-rotary", &["model-f32.gguf"]);
+}
+
+#[test]
+fn phi4_mini_with_partial_and_long_rotation() {
+    tiny("phi4mini-partial-longrope", &["model-f32.gguf"]);
+}
+
+#[test]
 fn every_block_type() {
     let types = [
         "Q8_0",

@@ -76,6 +76,32 @@ impl<'a, 'w> Model<'a, 'w> {
         self.b.linear(x, weight, bias)
     }
 
+    /// Several linear layers that the file stores as one matrix, their rows one after the other: `{name}.weight` to columns
+    /// of these widths.
+    pub(crate) fn fused_linears<const PARTS: usize>(
+        &mut self,
+        name: &str,
+        x: ValueId,
+        widths: [usize; PARTS],
+    ) -> Result<[ValueId; PARTS], ProgramError> {
+        // Saturated sums match no tensor.
+        let rows = widths
+            .iter()
+            .fold(0usize, |sum, width| sum.saturating_add(*width));
+        let stored = [rows, self.b.width(x)];
+        let mut first = 0usize;
+        let mut outputs = [x; PARTS];
+        for (output, width) in outputs.iter_mut().zip(widths) {
+            let end = first.saturating_add(width);
+            let weight = self
+                .b
+                .weight_rows(format!("{name}.weight"), stored, first..end)?;
+            *output = self.b.linear(x, weight, None)?;
+            first = end;
+        }
+        Ok(outputs)
+    }
+
     /// Refuses a file without these biases of layer `layer`: for architectures that have them always.
     pub(crate) fn require_biases(&self, layer: usize, names: &[&str]) -> Result<(), ProgramError> {
         let mut names = names.iter().map(|name| format!("blk.{layer}.{name}.bias"));

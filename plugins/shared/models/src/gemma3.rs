@@ -29,7 +29,6 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
         global_base(h)?,
         rope::linear_factor(h)?,
     );
-    rope::refuse_table(h)?;
     let windows = windows(h)?;
     let score_cap = h.optional_or_zero("attn_logit_softcapping")?;
     let logit_cap = h.optional_or_zero("final_logit_softcapping")?;
@@ -94,11 +93,7 @@ fn attention(
 
 /// The window of every layer; `None` where it sees all. A model without a window sees all everywhere.
 fn windows(h: &Hyperparameters<'_>) -> Result<Vec<Option<usize>>, ModelError> {
-    let Some(window) = h
-        .meta()
-        .usize(&h.key("attention.sliding_window"))?
-        .filter(|window| *window > 0)
-    else {
+    let Some(window) = h.window()? else {
         return Ok(vec![None; h.layers]);
     };
     let sliding: Vec<bool> = match h.meta().get(&h.key(PATTERN_KEY)) {

@@ -15,6 +15,8 @@ pub(crate) struct Hyperparameters<'w> {
     pub(crate) width: usize,
     pub(crate) vocab: usize,
     pub(crate) context_length: usize,
+    /// Positions that will be used; at most `context_length`.
+    pub(crate) context: usize,
     pub(crate) heads: Vec<usize>,
     pub(crate) kv_heads: Vec<usize>,
     pub(crate) key_dim: usize,
@@ -29,6 +31,7 @@ impl<'w> Hyperparameters<'w> {
     pub(crate) fn read(
         architecture: &'static str,
         weights: &'w Weights,
+        context: Option<usize>,
     ) -> Result<Self, ModelError> {
         let mut h = Self {
             weights,
@@ -37,6 +40,7 @@ impl<'w> Hyperparameters<'w> {
             width: 0,
             vocab: weights.require("token_embd.weight")?.rows(),
             context_length: 0,
+            context: 0,
             heads: vec![],
             kv_heads: vec![],
             key_dim: 0,
@@ -53,6 +57,7 @@ impl<'w> Hyperparameters<'w> {
         }
         h.width = h.positive("embedding_length")?;
         h.context_length = h.positive("context_length")?;
+        h.context = context.map_or(h.context_length, |context| context.min(h.context_length));
         h.read_heads()?;
         h.feed_forward = h.per_layer("feed_forward_length", None)?;
         h.rms_eps = h
@@ -165,6 +170,12 @@ impl<'w> Hyperparameters<'w> {
             )),
             None => Ok(numbers),
         }
+    }
+
+    /// The sliding window in positions; absent and 0 both mean none.
+    pub(crate) fn window(&self) -> Result<Option<usize>, ModelError> {
+        let window = self.meta().usize(&self.key("attention.sliding_window"))?;
+        Ok(window.filter(|window| *window > 0))
     }
 
     /// A finite number above 0 that may be absent.

@@ -14,7 +14,9 @@ mod error;
 mod gemma3;
 mod hyperparameters;
 mod llama;
+mod phi3;
 mod qwen2;
+mod qwen3;
 mod rope;
 mod summary;
 
@@ -32,6 +34,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// What kind of norm it has, in words.
     pub norm: &'static str,
+    /// Tensors that lowering reads, beside those that the program does.
+    tables: &'static [&'static str],
     lower: fn(&Hyperparameters<'_>) -> Result<Program, ModelError>,
     describe_rope: fn(&Hyperparameters<'_>) -> Result<String, ModelError>,
     describe_window: fn(&Hyperparameters<'_>) -> Result<String, ModelError>,
@@ -42,6 +46,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "gemma3",
         norm: "RMS, before and after attention and feed-forward, on queries and keys",
+        tables: &[],
         lower: gemma3::lower,
         describe_rope: gemma3::describe_rope,
         describe_window: gemma3::describe_window,
@@ -49,15 +54,33 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "llama",
         norm: "RMS, before attention and feed-forward",
+        tables: &[rope::FACTORS],
         lower: llama::lower,
         describe_rope: llama::describe_rope,
         describe_window: |_| Ok("full attention".into()),
     },
     Architecture {
+        name: "phi3",
+        norm: "RMS, before attention and feed-forward",
+        tables: &[rope::LONG, rope::SHORT],
+        lower: phi3::lower,
+        describe_rope: phi3::describe_rope,
+        describe_window: phi3::describe_window,
+    },
+    Architecture {
         name: "qwen2",
         norm: "RMS, before attention and feed-forward",
+        tables: &[rope::FACTORS],
         lower: qwen2::lower,
         describe_rope: qwen2::describe_rope,
+        describe_window: |_| Ok("full attention".into()),
+    },
+    Architecture {
+        name: "qwen3",
+        norm: "RMS, before attention and feed-forward, on queries and keys",
+        tables: &[rope::FACTORS],
+        lower: qwen3::lower,
+        describe_rope: qwen3::describe_rope,
         describe_window: |_| Ok("full attention".into()),
     },
 ];
@@ -76,24 +99,34 @@ impl Architecture {
     }
 }
 
-/// Lowers a model file to the program of its architecture.
+/// Lowers a model file to the program of its architecture, for its longest context; see [`lower_for`].
+///
+/// # Errors
+/// As [`lower_for`].
+pub fn lower(weights: &Weights) -> Result<Program, ModelError> {
+    lower_for(weights, None)
+}
+
+/// Lowers a model file to the program of its architecture, for sequences of at most `context` positions (`None`, and
+/// anything above the model's longest context: that one). Models with LongRoPE rotate in another way where the context
+/// exceeds the one they were first trained on; for all others the context makes no difference.
 ///
 /// # Errors
 /// The architecture is unknown; metadata is missing, out of range or contradicts itself; a tensor is missing, has another
 /// shape than the metadata say, or has no place in the architecture.
-pub fn lower(weights: &Weights) -> Result<Program, ModelError> {
+pub fn lower_for(weights: &Weights, context: Option<usize>) -> Result<Program, ModelError> {
     let architecture = Architecture::of(weights)?;
-    let hyperparameters = Hyperparameters::read(architecture.name, weights)?;
+    let hyperparameters = Hyperparameters::read(architecture.name, weights, context)?;
     let program = (architecture.lower)(&hyperparameters)?;
     let names: std::collections::HashSet<&str> = program
         .weights
         .iter()
         .map(|weight| weight.name.as_str())
         .collect();
-    match weights
-        .tensors()
-        .find(|tensor| !names.contains(tensor.name.as_str()) && !rope::is_table(&tensor.name))
-    {
+    let used = |name: &str| {
+        names.contains(name) || architecture.tables.contains(&name) || rope::is_redundant(name)
+    };
+    match weights.tensors().find(|tensor| !used(&tensor.name)) {
         Some(tensor) => Err(ModelError::unused_tensor(
             weights.path(),
             &tensor.name,

@@ -12,11 +12,14 @@ const BETA_SLOW: f32 = 1.0;
 const LEAST_RAMP: f64 = 0.001;
 
 /// Divisors of the frequencies, one per pair; how GGUF stores Llama 3's scaling.
-const FACTORS: &str = "rope_freqs.weight";
+pub(crate) const FACTORS: &str = "rope_freqs.weight";
+/// LongRoPE's divisors: for contexts past the original one, and within it.
+pub(crate) const LONG: &str = "rope_factors_long.weight";
+pub(crate) const SHORT: &str = "rope_factors_short.weight";
 
-/// Whether a tensor holds rope numbers: read when lowering, not by the program.
-pub(crate) fn is_table(name: &str) -> bool {
-    name == FACTORS || name.ends_with(".rot_embd") || name.ends_with("attn_rot_embd.weight")
+/// Whether a tensor holds rope numbers that follow from the metadata anyway, as old files have them.
+pub(crate) fn is_redundant(name: &str) -> bool {
+    name.ends_with(".rot_embd") || name.ends_with("attn_rot_embd.weight")
 }
 
 /// `base^(-2i / rotary_dim) / factor` for every pair `i`.
@@ -153,16 +156,52 @@ fn divide(h: &Hyperparameters<'_>, rope: &mut Rope, name: &str) -> Result<(), Mo
     Ok(())
 }
 
-/// Refuses a table, for architectures that have no use for one.
-pub(crate) fn refuse_table(h: &Hyperparameters<'_>) -> Result<(), ModelError> {
-    if h.weights.tensor(FACTORS).is_some() {
-        return Err(ModelError::unused_tensor(
-            h.weights.path(),
-            FACTORS,
-            h.architecture,
-        ));
+/// As [`scaled`], or by LongRoPE (Ding et al. 2024, arXiv:2402.13753) where the file has its tables: frequencies divided by
+/// one table where the context goes past the original one, by another where it does not. A key/value cache is good for one
+/// table only, so that the choice is made by the context's size and not by the length of a sequence.
+pub(crate) fn long(
+    h: &Hyperparameters<'_>,
+    style: RopeStyle,
+    default_base: f32,
+) -> Result<Rope, ModelError> {
+    if !is_long(h)? {
+        return scaled(h, style, default_base);
     }
-    Ok(())
+    let original = original_context(h)?;
+    let base = base(h, "rope.freq_base", default_base)?;
+    let mut within = plain(style, h.rotary_dim, base, 1.0);
+    let mut past = within.clone();
+    for (rope, table) in [(&mut within, SHORT), (&mut past, LONG)] {
+        h.weights.require(table)?;
+        divide(h, rope, table)?;
+    }
+    let mut rope = if h.context > original { past } else { within };
+    rope.magnitude = match h.optional_float("rope.scaling.attn_factor")? {
+        Some(factor) => factor,
+        // What the metadata would have said, as the Phi-3 models compute it.
+        None if h.context_length > original && original > 1 => {
+            let stretch = h.context_length as f32 / original as f32;
+            (1.0 + stretch.ln() / (original as f32).ln()).sqrt()
+        }
+        None => 1.0,
+    };
+    Ok(rope)
+}
+
+/// Whether LongRoPE is meant: by the tables alone, since converters write no type.
+fn is_long(h: &Hyperparameters<'_>) -> Result<bool, ModelError> {
+    let tables = [LONG, SHORT]
+        .iter()
+        .any(|name| h.weights.tensor(name).is_some());
+    match h.meta().str(&h.key("rope.scaling.type"))? {
+        Some("longrope") => Ok(true),
+        Some(other) if tables && other != "none" => {
+            let other: String = other.chars().take(32).collect();
+            let expected = format!("longrope, since there is a tensor {LONG} or {SHORT}");
+            Err(h.wrong("rope.scaling.type", format!("{other:?}"), expected))
+        }
+        _ => Ok(tables),
+    }
 }
 
 /// The base of the frequencies.
@@ -212,6 +251,20 @@ pub(crate) fn describe(h: &Hyperparameters<'_>, default_base: f32) -> Result<Str
     if h.weights.tensor(FACTORS).is_some() {
         text += ", frequencies scaled by table";
     }
+    Ok(text + &partial(h))
+}
+
+/// What [`long`] makes of the metadata, in words.
+pub(crate) fn describe_long(
+    h: &Hyperparameters<'_>,
+    default_base: f32,
+) -> Result<String, ModelError> {
+    if !is_long(h)? {
+        return describe(h, default_base);
+    }
+    let base = base(h, "rope.freq_base", default_base)?;
+    let original = original_context(h)?;
+    let text = format!("base {base}, LongRoPE past {original} positions");
     Ok(text + &partial(h))
 }
 

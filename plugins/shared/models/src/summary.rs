@@ -45,7 +45,7 @@ pub struct ModelSummary {
 /// The architecture is unknown, or metadata is missing, out of range or contradicts itself.
 pub fn summarize(weights: &Weights) -> Result<ModelSummary, ModelError> {
     let architecture = Architecture::of(weights)?;
-    let h = Hyperparameters::read(architecture.name, weights)?;
+    let h = Hyperparameters::read(architecture.name, weights, None)?;
     let parameters = weights
         .tensors()
         .map(|tensor| tensor.shape.iter().product::<usize>() as u64)

@@ -46,6 +46,21 @@ fn qwen25_with_yarn() {
 }
 
 #[test]
+fn qwen3_with_normalised_heads() {
+    f32_parity("qwen3-qknorm", "model-f32.gguf");
+}
+
+#[test]
+fn phi3_with_fused_matrices() {
+    f32_parity("phi3-full-rotary", "model-f32.gguf");
+}
+
+#[test]
+fn phi4_mini_with_partial_and_long_rotation() {
+    f32_parity("phi4mini-partial-longrope", "model-f32.gguf");
+}
+
+#[test]
 fn llama_256_in_every_block_type() {
     for block_type in [
         "f16",

@@ -205,7 +205,8 @@ impl Backend for TextBackend {
         self.check_options(options)?;
         let weights = Weights::open(path).map_err(unusable)?;
         weights.prefetch();
-        let program = backplane_models::lower(&weights).map_err(unusable)?;
+        let context = options.context.map_or(DEFAULT_CONTEXT, |it| it as usize);
+        let program = backplane_models::lower_for(&weights, Some(context)).map_err(unusable)?;
         let config = self.config(options, &program)?;
         let limits = Limits {
             max_step_tokens: config.max_step_tokens,
