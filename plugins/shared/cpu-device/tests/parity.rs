@@ -1,7 +1,11 @@
 //! The CPU device against the golden references, on every set of kernels that this machine runs.
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
-use backplane_golden::{Judge, Tolerance, check_f32, check_quant, perplexity, real_teacher_forced};
+use backplane_golden::{
+    Judge, Tolerance, check_f32, check_quant, fixture, perplexity, real_teacher_forced,
+};
+use backplane_program::{Builder, Device, Limits, SequenceStep, Step, StepOutput};
+use backplane_weights::Weights;
 
 fn devices() -> impl Iterator<Item = CpuDevice> {
     let isas = Isa::ALL.into_iter().filter(|isa| isa.is_supported());
@@ -82,6 +86,75 @@ fn phi3_with_fused_matrices() {
 #[test]
 fn phi4_mini_with_partial_and_long_rotation() {
     tiny("phi4mini-partial-longrope", &["model-f32.gguf"]);
+}
+
+/// Views of a quantised matrix give exactly its columns, fused with each other or not.
+#[test]
+fn views_of_quantised_matrices() {
+    for ty in ["Q4_K", "Q5_0", "Q8_0", "f16"] {
+        let path = fixture(&format!("tiny/llama-256-quant/model-{ty}.gguf"));
+        let weights = Weights::open(&path).expect("a fixture");
+        let shape: [usize; 2] = {
+            let up = weights.tensor("blk.0.ffn_up.weight").expect("a matrix");
+            [up.rows(), up.cols()]
+        };
+        let mut b = Builder::new("views", &weights);
+        let table = b.weight("token_embd.weight", &[512, 256]).expect("table");
+        let x = b.embed(table, 1.0).expect("embed");
+        let whole = b.weight("blk.0.ffn_up.weight", &shape).expect("whole");
+        let whole = b.linear(x, whole, None).expect("linear");
+        b.mark("whole", whole);
+        let parts = [0..3, 3..shape[0] - 70, shape[0] - 70..shape[0]];
+        for (index, rows) in parts.iter().enumerate() {
+            let part = b.weight_rows("blk.0.ffn_up.weight", shape, rows.clone());
+            let part = b.linear(x, part.expect("part"), None).expect("linear");
+            b.mark(format!("part {index}"), part);
+        }
+        let last = b.gather(x).expect("gather");
+        let logits = b.linear(last, table, None).expect("linear");
+        let program = b.finish(logits, 512, 64).expect("a program");
+        let limits = Limits {
+            max_step_tokens: 8,
+            max_wanted: 1,
+            page_size: 8,
+            pages: 1,
+            threads: 2,
+        };
+        for device in devices() {
+            let mut executable = device
+                .compile(&program, &weights, limits)
+                .expect("compiles");
+            let step = Step {
+                tokens: &[5, 77, 300],
+                sequences: &[SequenceStep {
+                    count: 3,
+                    past: 0,
+                    pages: &[0],
+                }],
+                wanted: &[2],
+                marks: true,
+            };
+            let mut out = StepOutput::default();
+            executable.step(&step, &mut out).expect("runs");
+            let mark = |name: &str| {
+                let found = out.marks.iter().find(|(mark, _)| mark == name);
+                found.map(|(_, values)| values.as_slice()).expect("a mark")
+            };
+            let whole = mark("whole");
+            assert!(whole.iter().any(|x| *x != 0.0));
+            for (index, rows) in parts.iter().enumerate() {
+                let part = mark(&format!("part {index}"));
+                for token in 0..3 {
+                    assert_eq!(
+                        part[token * rows.len()..][..rows.len()],
+                        whole[token * shape[0]..][rows.clone()],
+                        "{:?} {ty}, rows {rows:?} of token {token}",
+                        device.isa()
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[test]
