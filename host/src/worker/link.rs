@@ -7,6 +7,7 @@ use crate::loader::TracingServices;
 use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::types::{Error, ErrorCode, Verdict, VerdictState};
 use std::collections::HashMap;
+use std::io::BufReader;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -212,7 +213,8 @@ impl Drop for Link {
 }
 
 impl Shared {
-    fn listen(&self, mut socket: UnixStream, services: &TracingServices) {
+    fn listen(&self, socket: UnixStream, services: &TracingServices) {
+        let mut socket = BufReader::new(socket);
         let how = loop {
             match frame::read::<FromWorker>(&mut socket) {
                 Ok(Some((id, Ok(FromWorker::Event { index, event })))) => {

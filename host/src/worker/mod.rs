@@ -72,7 +72,7 @@ pub fn main() -> ExitCode {
 
 /// Which module a worker opens, and how.
 #[derive(Clone, Debug)]
-#[cfg_attr(not(unix), expect(dead_code))]
+#[cfg_attr(not(unix), allow(dead_code))]
 pub(crate) struct Spec {
     /// The program that is the worker.
     pub(crate) program: PathBuf,
@@ -89,7 +89,7 @@ pub(crate) struct Spec {
 }
 
 /// How the start of a worker went.
-#[cfg_attr(not(unix), expect(dead_code))]
+#[cfg_attr(not(unix), allow(dead_code))]
 pub(crate) enum Start {
     /// Its module is open.
     Worker(Arc<dyn Isolated>),

@@ -9,6 +9,7 @@ use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::sdk::{Backend, BatchSink, Context, Sink, TextModel};
 use backplane_plugin_api::types::{Control, Error, ErrorCode, Event};
 use std::collections::{BTreeSet, HashMap};
+use std::io::BufReader;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -76,6 +77,7 @@ fn serve(mut socket: UnixStream) -> std::io::Result<()> {
     // Not on this thread: it is to notice the host's end whatever the module does.
     let opener = worker.clone();
     thread(move || opener.open(order))?;
+    let mut socket = BufReader::new(socket);
     while let Some((id, message)) = frame::read(&mut socket)? {
         match message {
             Ok(message) => worker.take(id, message),
