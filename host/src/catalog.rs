@@ -281,6 +281,57 @@ fn has_extension(path: &Path, wanted: &str) -> bool {
         .is_some_and(|found| found.eq_ignore_ascii_case(wanted))
 }
 
+/// What a file or folder is that no backend takes, in a few words.
+pub(crate) fn describe(path: &Path) -> String {
+    if path.is_dir() {
+        let holds = |extension: &str| {
+            let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+            entries
+                .filter(|entry| has_extension(&entry.path(), extension))
+                .count()
+        };
+        return match (holds("safetensors"), holds("gguf")) {
+            (0, 0) => "a folder without model files".to_owned(),
+            (0, files) => format!("a folder with {files} GGUF files: name one of them"),
+            (files, _) => format!("a folder with {files} safetensors files"),
+        };
+    }
+    let mut start = [0_u8; 64];
+    let read =
+        std::fs::File::open(path).and_then(|mut file| std::io::Read::read(&mut file, &mut start));
+    let start = match read {
+        Ok(0) => return "an empty file".to_owned(),
+        Ok(read) => &start[..read],
+        Err(error) => return plain(&error),
+    };
+    const SIGNATURES: &[(&[u8], &str)] = &[
+        (
+            b"version https://git-lfs",
+            "a Git LFS pointer: the model itself was not downloaded",
+        ),
+        (b"PK", "a zip archive"),
+        (b"\x7fELF", "a program or library"),
+        (b"<!DOCTYPE", "an HTML page"),
+        (b"<html", "an HTML page"),
+    ];
+    if let Some((_, what)) = SIGNATURES
+        .iter()
+        .find(|(signature, _)| start.starts_with(signature))
+    {
+        return (*what).to_owned();
+    }
+    // A safetensors file begins with the length of its JSON header.
+    if start.get(8) == Some(&b'{') {
+        return "a safetensors file".to_owned();
+    }
+    let text = std::str::from_utf8(start).is_ok_and(|text| !text.contains('\0'));
+    if text {
+        "a text file".to_owned()
+    } else {
+        "a file of unknown format".to_owned()
+    }
+}
+
 /// Bytes of a model on disk as far as the file system says: the file, or the weights files of the folder.
 pub fn bytes_on_disk(path: &Path) -> u64 {
     if path.is_file() {

@@ -32,6 +32,7 @@ pub mod cli;
 mod error;
 mod folders;
 pub mod loader;
+mod lossy;
 pub mod manifest;
 mod nearest;
 pub mod registry;

@@ -96,6 +96,7 @@ pub struct PluginEntry {
     /// False: never opened.
     pub enabled: bool,
     /// Its module, absolute; else it is looked for by name in the directories.
+    #[serde(serialize_with = "crate::lossy::option")]
     pub path: Option<PathBuf>,
     /// SHA-256 of the module, lower-case hexadecimal.
     pub sha256: Option<String>,
@@ -111,6 +112,7 @@ pub struct Manifest {
     /// Where it came from.
     pub source: Source,
     /// Folders searched for modules, in order.
+    #[serde(serialize_with = "crate::lossy::list")]
     pub directories: Vec<PathBuf>,
     /// Names in order of preference; `*` is any other.
     pub order: Vec<String>,

@@ -326,7 +326,8 @@ impl Registry {
                 }
             }
             Failure::Model(message) => {
-                let action = "see `backplane plugins explain MODEL`".to_owned();
+                let action =
+                    "choose another model, or see `backplane plugins explain` with it".to_owned();
                 Error::ModelUnusable {
                     message,
                     action,

@@ -35,13 +35,17 @@ pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
         at_terminal(&mut session)?;
     } else {
         over_pipe(&mut session)?;
+        // A script learns of a message that got no reply, or a command that failed, by the exit code of the first.
+        if let Some(code) = session.failed {
+            return Ok(ExitCode::from(code));
+        }
     }
     Ok(ExitCode::SUCCESS)
 }
 
 fn at_terminal(session: &mut Session<'_>) -> Result<()> {
     session.say("Type a message. /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.");
-    let mut editor = Editor::new(session.registry().folders().state.as_deref())?;
+    let mut editor = Editor::new(session.registry().folders().state.as_deref());
     loop {
         match editor.read()? {
             Input::Text(text) => {
@@ -78,9 +82,6 @@ fn over_pipe(session: &mut Session<'_>) -> Result<()> {
 /// A line for the person at the terminal, dim, on standard error.
 fn remark(global: &Global, text: &str) {
     if !global.quiet {
-        eprintln!(
-            "{}",
-            output::styled(output::error_colour(global), "2", text)
-        );
+        output::error_line(&output::styled(output::error_colour(global), "2", text));
     }
 }

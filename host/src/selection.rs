@@ -32,6 +32,7 @@ pub struct CandidateTrace {
     /// Its version, where it was opened.
     pub version: Option<String>,
     /// Its module, where there is one.
+    #[serde(serialize_with = "crate::lossy::option")]
     pub path: Option<PathBuf>,
     /// What it says of itself.
     pub verdict: Verdict,
@@ -47,6 +48,7 @@ pub struct CandidateTrace {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Trace {
     /// The model it was for; `None` where only availability was asked.
+    #[serde(serialize_with = "crate::lossy::option")]
     pub model: Option<PathBuf>,
     /// The backend that the caller pinned.
     pub pinned: Option<String>,
@@ -189,9 +191,14 @@ impl Losses {
                 .filter(|candidate| candidate.rank.is_some() && is_fall(&candidate.verdict))
                 .map(|candidate| format!("; `{}`: {}", candidate.name, candidate.verdict))
                 .collect();
-            return Failure::Model(format!(
-                "{path}no available backend takes this format{unusable}"
-            ));
+            let found = trace.model.as_deref().map_or(String::new(), |path| {
+                format!("{}; ", crate::catalog::describe(path))
+            });
+            let who = match &trace.pinned {
+                Some(pin) => format!("the pinned backend `{pin}` does not take it"),
+                None => "no available backend takes this format".to_owned(),
+            };
+            return Failure::Model(format!("{path}{found}{who}{unusable}"));
         }
         let (missing, there): (Vec<_>, Vec<_>) = trace
             .candidates
@@ -282,7 +289,11 @@ pub fn choose<T>(
             (
                 Outcome::Lost,
                 candidate.verdict.to_string(),
-                is_fall(&candidate.verdict),
+                // What `*` stands for was preferred by nobody: a file that is no plugin at all is no fall there.
+                is_fall(&candidate.verdict)
+                    && (pinned.is_some()
+                        || order.contains(&candidate.name)
+                        || candidate.verdict.state != VerdictState::Incompatible),
             )
         } else {
             match losses.note(&candidate.name, attempt(&candidate)) {

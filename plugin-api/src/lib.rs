@@ -28,7 +28,10 @@
 //!     }
 //!     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn TextModel>> {
 //!         // Nothing is silently ignored: an option that means nothing here is refused by name.
-//!         if let Some(name) = options.extra.keys().next() {
+//!         // (A context is no such option: hosts always offer one, and these models need none.)
+//!         let refused = [("threads", options.threads.is_some()), ("parallel", options.parallel.is_some())];
+//!         let refused = refused.into_iter().find(|(_, given)| *given).map(|(name, _)| name);
+//!         if let Some(name) = refused.or(options.extra.keys().next().map(String::as_str)) {
 //!             return Err(Error::unsupported_field(name, "parrot"));
 //!         }
 //!         Ok(Arc::new(Words { info: info(path) }))

@@ -139,6 +139,7 @@ pub struct ModelInfo {
     /// The model's own name, or its file name.
     pub name: String,
     /// Where it is.
+    #[serde(serialize_with = "lossy")]
     pub path: PathBuf,
     /// `gguf`, `safetensors` …
     pub format: String,
@@ -168,6 +169,14 @@ pub struct ModelInfo {
     pub tensors: Vec<TensorSummary>,
     /// Things a user should know, such as a missing pre-tokenizer name.
     pub warnings: Vec<String>,
+}
+
+/// A path as text for people and scripts: what is not UTF-8 in it is replaced.
+fn lossy<S: serde::Serializer>(
+    path: &std::path::Path,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
 }
 
 /// One tensor of a model file.

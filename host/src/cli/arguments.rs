@@ -10,7 +10,6 @@ use std::path::PathBuf;
 #[command(
     name = "backplane",
     version,
-    propagate_version = true,
     after_help = "Exit codes: 0 done, 2 usage, 3 no backend available, 4 model unusable, 5 backend failed, 130 interrupted.\n\
                   MODEL is a path, or a name in the model folder (BACKPLANE_MODELS, else the user's data folder).\n\
                   Standard output holds the answer; notices, logs and errors go to standard error."
@@ -202,7 +201,7 @@ pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) generating: Generating,
     /// Log probabilities of each token and of the N likeliest others
-    #[arg(long, value_name = "N", value_parser = values::whole)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::whole)]
     pub(crate) logprobs: Option<u32>,
     /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
     #[arg(long)]
@@ -247,7 +246,7 @@ pub(crate) struct Classify {
     #[arg(long, value_name = "IDS", value_parser = values::tokens)]
     pub(crate) tokens: Vec<values::Tokens>,
     /// How many of the likeliest next tokens to show
-    #[arg(long, value_name = "N", default_value = "5", value_parser = values::whole)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value = "5", value_parser = values::whole)]
     pub(crate) top: u32,
     /// The logits of the whole vocabulary at the last position (with --json)
     #[arg(long, requires = "json")]

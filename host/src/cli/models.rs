@@ -17,6 +17,7 @@ use std::process::ExitCode;
 #[derive(Serialize)]
 struct Row {
     name: String,
+    #[serde(serialize_with = "crate::lossy::path")]
     path: PathBuf,
     format: Option<String>,
     architecture: Option<String>,
@@ -204,7 +205,11 @@ pub(super) fn show(global: &Global, verb: &Show) -> Result<ExitCode> {
     }
     let Some(info) = info else {
         return Err(broken.unwrap_or_else(|| Error::ModelUnusable {
-            message: format!("{}: no available backend takes this format", path.display()),
+            message: format!(
+                "{}: {}; no available backend takes this format",
+                path.display(),
+                crate::catalog::describe(&path)
+            ),
             action: "see `backplane plugins explain MODEL`".to_owned(),
             trace: None,
         }));
@@ -212,11 +217,24 @@ pub(super) fn show(global: &Global, verb: &Show) -> Result<ExitCode> {
     if verb.json {
         let mut object = serde_json::to_value(&info).unwrap_or_default();
         object["backends"] = json!(takes);
+        object["metadata"] = typed(&info.metadata);
+        object["details"] = typed(&info.details);
         output::json(&object)?;
     } else {
         output::line(output::visible(&described(&info, &takes)).trim_end())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Facts by name. Numbers, texts and truth values are what they are; long texts and arrays stay in the short form in which
+/// backends give them.
+fn typed(facts: &[(String, String)]) -> serde_json::Value {
+    let value = |text: &String| serde_json::from_str(text).unwrap_or_else(|_| json!(text));
+    facts
+        .iter()
+        .map(|(name, text)| (name.clone(), value(text)))
+        .collect::<serde_json::Map<_, _>>()
+        .into()
 }
 
 fn answers(registry: &Registry, backend: Option<&str>, path: &Path) -> Result<Answers> {

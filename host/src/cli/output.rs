@@ -49,7 +49,10 @@ pub(crate) fn verdict_style(state: VerdictState) -> &'static str {
 /// One line of a notice on standard error.
 pub(crate) fn notice(global: &Global, text: &str) {
     if !global.quiet {
-        eprintln!("{} {text}", styled(error_colour(global), "33", "warning:"));
+        error_line(&format!(
+            "{} {text}",
+            styled(error_colour(global), "33", "warning:")
+        ));
     }
 }
 
@@ -57,17 +60,22 @@ pub(crate) fn notice(global: &Global, text: &str) {
 pub(crate) fn error(global: &Global, error: &Error) {
     if global.log_format == LogFormat::Json {
         let (message, action, code) = (error.to_string(), error.action(), error.exit_code());
-        eprintln!(
-            "{}",
-            serde_json::json!({ "error": message, "action": action, "exit_code": code })
+        error_line(
+            &serde_json::json!({ "error": message, "action": action, "exit_code": code })
+                .to_string(),
         );
     } else if !matches!(error, Error::Interrupted) {
-        eprintln!(
+        error_line(&format!(
             "{} {}",
             styled(error_colour(global), "31", "error:"),
-            error.line()
-        );
+            visible(&error.line())
+        ));
     }
+}
+
+/// A line on standard error. Where nobody reads it any more there is nowhere to say so.
+pub(crate) fn error_line(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{text}");
 }
 
 /// One JSON object on standard output.

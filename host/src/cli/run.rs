@@ -189,7 +189,7 @@ fn as_json(model: &Model, reply: &Reply) -> Value {
     let completion = &reply.completion;
     let (prefill, decode) = rates(completion);
     let mut answer = json!({
-        "model": model.path(),
+        "model": model.path().display().to_string(),
         "text": reply.text,
         "tokens": reply.tokens,
         "finish_reason": completion.finish_reason,

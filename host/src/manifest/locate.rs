@@ -12,15 +12,15 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum Source {
     /// The caller named it (`--manifest`).
-    Named(PathBuf),
+    Named(#[serde(serialize_with = "crate::lossy::path")] PathBuf),
     /// `BACKPLANE_MANIFEST` names it.
-    Environment(PathBuf),
+    Environment(#[serde(serialize_with = "crate::lossy::path")] PathBuf),
     /// The user's configuration folder.
-    User(PathBuf),
+    User(#[serde(serialize_with = "crate::lossy::path")] PathBuf),
     /// The system's configuration folder.
-    System(PathBuf),
+    System(#[serde(serialize_with = "crate::lossy::path")] PathBuf),
     /// Beside the executable.
-    Executable(PathBuf),
+    Executable(#[serde(serialize_with = "crate::lossy::path")] PathBuf),
     /// None was found: the defaults, with `plugins` beside the executable.
     BuiltIn,
 }

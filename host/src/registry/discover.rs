@@ -36,7 +36,7 @@ pub(super) fn discover(manifest: &Manifest) -> Vec<Found> {
         .map(real)
         .collect();
     for directory in &manifest.directories {
-        for path in modules(directory) {
+        for path in modules(directory, manifest.source.path().is_some()) {
             let Some(name) = module_name(&path) else {
                 continue;
             };
@@ -44,9 +44,12 @@ pub(super) fn discover(manifest: &Manifest) -> Vec<Found> {
             if !seen.insert(real(&path)) || (entry.is_none() && !manifest.discover) {
                 continue;
             }
-            let verdict = entry
-                .filter(|entry| !entry.enabled)
-                .map(|_| disabled(&name, manifest));
+            let verdict = entry.and_then(|entry| match &entry.path {
+                _ if !entry.enabled => Some(disabled(&name, manifest)),
+                // The entry means that very module, also where it can't be used.
+                Some(path) => Some(elsewhere(&name, path)),
+                None => None,
+            });
             found.push(Found {
                 name,
                 path: Some(path),
@@ -87,11 +90,16 @@ fn real(path: &Path) -> PathBuf {
 }
 
 /// Files that are named like modules, by file name. A folder that can't be read has none, and the log says why.
-fn modules(directory: &Path) -> Vec<PathBuf> {
+fn modules(directory: &Path, stated: bool) -> Vec<PathBuf> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) => {
-            tracing::debug!("{}: {}", directory.display(), crate::error::plain(&error));
+            let why = crate::error::plain(&error);
+            if stated {
+                tracing::warn!("plugin directory {}: {why}", directory.display());
+            } else {
+                tracing::debug!("{}: {why}", directory.display());
+            }
             return Vec::new();
         }
     };
@@ -117,6 +125,15 @@ pub(super) fn module_name(path: &Path) -> Option<String> {
     let stem = stem.strip_prefix("lib").unwrap_or(&stem);
     let name = stem.strip_prefix("backplane_").unwrap_or(stem);
     (!name.is_empty()).then(|| name.to_owned())
+}
+
+fn elsewhere(name: &str, path: &Path) -> Verdict {
+    let message = format!("not opened: [plugin.{name}] names {}", path.display());
+    Verdict::unavailable(
+        VerdictState::Disabled,
+        message,
+        "remove one of the two modules",
+    )
 }
 
 pub(super) fn disabled(name: &str, manifest: &Manifest) -> Verdict {
@@ -157,7 +174,18 @@ pub(super) fn misnamed(name: &str, found: &Found, manifest: &Manifest) -> Option
     let by_entry = manifest.plugin(&found.name).is_some();
     let heeded = |entry: &PluginEntry| entry.sha256.is_none() && entry.options.is_empty();
     match manifest.plugin(name) {
-        Some(entry) if !entry.enabled => Some(disabled(name, manifest)),
+        Some(entry) if !entry.enabled => {
+            let message = format!(
+                "switched off in the manifest; opened only since its file name says `{}`",
+                found.name
+            );
+            let action = format!("name the file `{name}` or remove it");
+            Some(Verdict::unavailable(
+                VerdictState::Disabled,
+                message,
+                action,
+            ))
+        }
         Some(entry) if !heeded(entry) => {
             let message = format!(
                 "this module is the plugin `{name}`, but its file name says `{}`",

@@ -40,6 +40,7 @@ pub struct Plugin {
     /// Its devices; empty where it has none or is not available.
     pub devices: Vec<DeviceInfo>,
     /// Its module.
+    #[serde(serialize_with = "crate::lossy::option")]
     pub path: Option<PathBuf>,
     #[serde(skip)]
     backend: Option<Arc<dyn Backend>>,

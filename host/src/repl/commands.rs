@@ -99,7 +99,7 @@ fn help(session: &mut Session<'_>, _: &str) -> Result<bool> {
         .iter()
         .map(|Command(name, rest, what, _)| vec![format!("/{name} {rest}"), (*what).to_owned()]);
     session.say(&output::table(&["command", "does"], rows.collect()));
-    session.say("Several lines: Alt-Enter, a line that ends with \\, or text between \"\"\".");
+    session.say("A message that begins with / is written with two. Several lines: Alt-Enter, a line that ends with \\, or text between \"\"\".");
     Ok(true)
 }
 

@@ -26,24 +26,33 @@ pub(super) struct Editor {
 }
 
 impl Editor {
-    /// An editor whose history is kept in the user's state folder; without one it ends with the session.
-    pub(super) fn new(state: Option<&Path>) -> Result<Self> {
+    /// An editor whose history is kept in the user's state folder; where it can't be, it ends with the session.
+    pub(super) fn new(state: Option<&Path>) -> Self {
         let mut line = Reedline::create()
             .with_validator(Box::new(Whole))
             .with_hinter(Box::new(DefaultHinter::default()))
             .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()));
-        if let Some(state) = state {
-            std::fs::create_dir_all(state).map_err(|error| Error::file(state, &error))?;
+        if let Some(state) = state
+            && let Err(error) = std::fs::create_dir_all(state)
+        {
+            tracing::warn!(
+                "{}: {}: this session's history is not kept",
+                state.display(),
+                crate::error::plain(&error)
+            );
+        } else if let Some(state) = state {
             let file = state.join("history.txt");
-            let history = FileBackedHistory::with_file(HISTORY, file.clone()).map_err(|error| {
-                Error::File {
-                    path: file,
-                    message: format!("the history can't be used: {error}"),
+            match FileBackedHistory::with_file(HISTORY, file.clone()) {
+                Ok(history) => line = line.with_history(Box::new(history)),
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: {error}: this session's history is not kept",
+                        file.display()
+                    );
                 }
-            })?;
-            line = line.with_history(Box::new(history));
+            }
         }
-        Ok(Self { line })
+        Self { line }
     }
 
     pub(super) fn read(&mut self) -> Result<Input> {

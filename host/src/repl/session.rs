@@ -10,6 +10,7 @@ use crate::cli::run::{Printer, speed};
 use crate::error::{Error, Result};
 use crate::registry::{Model, ModelOptions, Registry};
 use backplane_plugin_api::types::{ChatMessage, ChatRequest, Completion, ErrorCode, FinishReason};
+use std::path::Path;
 
 /// A model that is loaded, under the name it is called by.
 pub(super) struct Loaded {
@@ -30,6 +31,8 @@ pub(super) struct Session<'a> {
     pub(super) messages: Vec<ChatMessage>,
     pub(super) settings: Settings,
     pub(super) last: Option<Completion>,
+    /// Exit code of the first line that failed.
+    pub(super) failed: Option<u8>,
 }
 
 impl<'a> Session<'a> {
@@ -57,6 +60,7 @@ impl<'a> Session<'a> {
                 load: loading.load,
             },
             last: None,
+            failed: None,
         }
     }
 
@@ -79,9 +83,11 @@ impl<'a> Session<'a> {
         if text.is_empty() {
             return Ok(true);
         }
-        let result = match text.strip_prefix('/') {
-            Some(command) => commands::run(self, command),
-            None => self.reply(&text).map(|()| true),
+        // Two slashes begin a message that begins with one.
+        let result = match (text.strip_prefix("//"), text.strip_prefix('/')) {
+            (Some(rest), _) => self.reply(&format!("/{rest}")).map(|()| true),
+            (None, Some(command)) => commands::run(self, command),
+            (None, None) => self.reply(&text).map(|()| true),
         };
         match result {
             Err(error @ Error::File { .. }) if error.to_string().starts_with("standard output") => {
@@ -89,6 +95,7 @@ impl<'a> Session<'a> {
             }
             Err(error) => {
                 output::error(self.global, &error);
+                self.failed.get_or_insert(error.exit_code());
                 Ok(true)
             }
             Ok(more) => Ok(more),
@@ -110,7 +117,7 @@ impl<'a> Session<'a> {
         if let Some(at) = self.position(model) {
             self.current = at;
             self.say(&format!(
-                "{} is loaded already; talking to it",
+                "{} is loaded already; talking to it (/unload it first to load it anew)",
                 self.models[at].name
             ));
             return Ok(());
@@ -142,9 +149,15 @@ impl<'a> Session<'a> {
 
     /// Where a loaded model is, by name or by path.
     pub(super) fn position(&self, name: &str) -> Option<usize> {
+        let path = self
+            .registry
+            .folders()
+            .expand(Path::new(name))
+            .canonicalize()
+            .ok();
         self.models.iter().position(|loaded| {
             loaded.name.eq_ignore_ascii_case(name)
-                || loaded.model.path().as_os_str() == std::ffi::OsStr::new(name)
+                || path.is_some() && loaded.model.path().canonicalize().ok() == path
         })
     }
 

@@ -99,7 +99,10 @@ pub(super) const SETTINGS: &[Setting] = &[
         },
         set: |settings, text| {
             match text {
-                Some(text) => settings.generate.stop.push(text.to_owned()),
+                Some(text) => settings
+                    .generate
+                    .stop
+                    .push(text.replace("\\n", "\n").replace("\\t", "\t")),
                 None => settings.generate.stop.clear(),
             }
             Ok(())

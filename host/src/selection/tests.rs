@@ -229,9 +229,11 @@ fn the_failure_says_whose_it_is() {
             run(&["*"], None, Fallback::Warn, list).1.unwrap_err()
         )
     };
-    expect![[r#"Model("m.gguf: no available backend takes this format")"#]]
-        .assert_eq(&failure(&[("a", "other")]));
-    expect![[r#"Model("m.gguf: no available backend takes this format; `b`: misconfigured: is misconfigured (mend it)")"#]]
+    expect![[
+        r#"Model("m.gguf: no such file or directory; no available backend takes this format")"#
+    ]]
+    .assert_eq(&failure(&[("a", "other")]));
+    expect![[r#"Model("m.gguf: no such file or directory; no available backend takes this format; `b`: misconfigured: is misconfigured (mend it)")"#]]
         .assert_eq(&failure(&[("a", "other"), ("b", "misconfigured")]));
     expect![[r#"Model("a: m.gguf: cut off")"#]]
         .assert_eq(&failure(&[("a", "broken"), ("b", "other")]));

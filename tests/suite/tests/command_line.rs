@@ -260,6 +260,8 @@ fn show_and_models_say_what_a_file_is() {
     assert_eq!(shown["architecture"], "llama");
     assert_eq!(shown["context_length"], 8192);
     assert_eq!(shown["vocabulary"], 49152);
+    assert_eq!(shown["metadata"]["general.architecture"], "llama");
+    assert_eq!(shown["metadata"]["llama.block_count"], 30);
     assert_eq!(shown["tensors"].as_array().map(Vec::len), Some(272));
     assert!(
         shown["chat_template"]

@@ -527,3 +527,74 @@ fn a_module_that_misses_a_library_is_named_and_never_silently_replaced() {
     assert_eq!(pinned.code, Some(3), "{}", pinned.err);
     assert!(pinned.err.contains("libamdhip64.so.6"), "{}", pinned.err);
 }
+
+#[test]
+fn an_explicit_path_means_that_very_module() {
+    let chassis =
+        Chassis::new("directories = [\"modules\"]\n[plugin.cpu]\npath = \"nowhere.so\"\n");
+    std::fs::copy(cpu_module(), chassis.module("cpu")).expect("a module");
+    let tiny = fixture("tiny/llama3-gqa/model-f32.gguf")
+        .canonicalize()
+        .expect("a path");
+    let ran = chassis.run(&["run", tiny.to_str().expect("UTF-8"), "--raw", "abc"]);
+    assert_eq!(ran.code, Some(3), "{} {}", ran.out, ran.err);
+    assert!(ran.err.contains("cpu"), "{}", ran.err);
+}
+
+#[test]
+fn what_is_no_model_is_said() {
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = home.path();
+    std::fs::create_dir(folder.join("bare")).expect("a folder");
+    std::fs::write(folder.join("words"), "some words, not a model at all").expect("a file");
+    std::fs::write(
+        folder.join("pointer"),
+        "version https://git-lfs.github.com/spec/v1\n",
+    )
+    .expect("a file");
+    let safetensors = fixture("tiny/llama3-gqa/model.safetensors")
+        .canonicalize()
+        .expect("a path");
+    for (model, what) in [
+        ("bare", "folder without model files"),
+        ("words", "text file"),
+        ("pointer", "Git LFS"),
+        (safetensors.to_str().expect("UTF-8"), "safetensors"),
+    ] {
+        for verb in ["run", "show"] {
+            let arguments = if verb == "run" {
+                vec![verb, model, "hi"]
+            } else {
+                vec![verb, model]
+            };
+            let ran = run(folder, &arguments);
+            assert_eq!(ran.code, Some(4), "{model}: {}", ran.err);
+            assert!(ran.err.contains(what), "{verb} {model}: {}", ran.err);
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_path_that_is_not_utf8_is_listed_and_breaks_no_json() {
+    use std::os::unix::ffi::OsStrExt;
+    let home = tempfile::tempdir().expect("a folder");
+    let odd = home.path().join(std::ffi::OsStr::from_bytes(b"odd\xff"));
+    std::fs::create_dir(&odd).expect("a folder");
+    std::fs::copy(
+        fixture("tiny/llama3-gqa/model-f32.gguf"),
+        odd.join("a.gguf"),
+    )
+    .expect("a copy");
+    let listed = run(
+        home.path(),
+        &["models", home.path().to_str().expect("UTF-8"), "--json"],
+    )
+    .json();
+    assert!(
+        listed["models"][0]["path"]
+            .as_str()
+            .is_some_and(|path| path.ends_with("a.gguf")),
+        "{listed}"
+    );
+}

@@ -103,7 +103,8 @@ fn a_conversation_can_come_from_a_pipe() {
         .write_all(lines)
         .expect("it reads");
     let ran: Ran = child.wait_with_output().expect("it ends").into();
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    // One line failed: the exit code is that of its error.
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert_eq!(ran.out.lines().count(), 2, "one line a reply: {}", ran.out);
     assert!(ran.err.contains("/nonsense"), "{}", ran.err);
     let saved = std::fs::read_to_string(home.path().join("talk.json")).expect("the conversation");
@@ -146,7 +147,7 @@ fn a_long_conversation_is_refused_with_both_counts_and_goes_on() {
         .write_all(lines.as_bytes())
         .expect("it reads");
     let ran: Ran = child.wait_with_output().expect("it ends").into();
-    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(
         ran.err.contains("96") && ran.err.contains("/reset"),
         "{}",

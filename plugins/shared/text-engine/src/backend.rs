@@ -15,6 +15,8 @@ use std::sync::Arc;
 const DEFAULT_CONTEXT: usize = 4096;
 /// Sequences side by side where the caller names none.
 const DEFAULT_PARALLEL: usize = 4;
+/// Most pages of a cache: 67 million positions, beyond any model and any memory of today.
+const MAX_PAGES: usize = 1 << 22;
 /// Most sequences side by side.
 const MAX_PARALLEL: usize = 256;
 /// Most threads a caller may ask for.
@@ -162,7 +164,7 @@ impl TextBackend {
             page_size,
         } = self.options;
         let pages = context.div_ceil(page_size).saturating_mul(parallel);
-        if pages > u32::MAX as usize {
+        if pages > MAX_PAGES {
             let message = format!(
                 "context: {parallel} contexts of {context} tokens are more than the cache can number"
             );

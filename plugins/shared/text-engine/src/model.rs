@@ -159,9 +159,8 @@ impl TextModel for Model {
             Ok(Some(template)) => template,
             Ok(None) => {
                 let message = format!("{} has no chat template", self.info.name);
-                return Err(Error::new(ErrorCode::Unsupported, message).with_action(
-                    "generate from a raw prompt instead, or use a model made for chat",
-                ));
+                return Err(Error::new(ErrorCode::Unsupported, message)
+                    .with_action("give it a raw prompt (--raw), or use a model made for chat"));
             }
             Err(error) => return Err(error.clone()),
         };
@@ -172,7 +171,12 @@ impl TextModel for Model {
                 backplane_tokenizer::Error::TemplateRefused { message } => {
                     Error::new(ErrorCode::TemplateRefused, message)
                 }
-                error => tokenizer_error(error),
+                // Whatever else goes wrong in a template is the model's fault, not the request's.
+                error => {
+                    let message = format!("{}: {error}", self.info.path.display());
+                    Error::new(ErrorCode::ModelUnusable, message)
+                        .with_action("give it a raw prompt (--raw), or use another model")
+                }
             })
     }
 
