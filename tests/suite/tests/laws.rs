@@ -167,6 +167,16 @@ fn the_top_level_is_as_planned() {
     assert_eq!(folders.into_iter().collect::<Vec<_>>(), planned);
 }
 
+/// Files of `models` that are no architecture: what architectures are built from.
+const SHARED_PIECES: &[&str] = &[
+    "blocks.rs",
+    "error.rs",
+    "hyperparameters.rs",
+    "lib.rs",
+    "rope.rs",
+    "summary.rs",
+];
+
 #[test]
 fn files_stay_readable() {
     let mut broken = Vec::new();
@@ -181,7 +191,10 @@ fn files_stay_readable() {
         if file.ends_with(".rs") && lines > 800 {
             broken.push(format!("{file}: {lines} lines, at most 800"));
         }
-        if file.starts_with("plugins/shared/models/src/") && lines > 250 {
+        let architecture = file
+            .strip_prefix("plugins/shared/models/src/")
+            .filter(|name| !SHARED_PIECES.contains(name));
+        if architecture.is_some() && lines > 250 {
             broken.push(format!("{file}: {lines} lines, at most 250"));
         }
     }

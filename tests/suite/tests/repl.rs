@@ -18,6 +18,15 @@ fn enter(terminal: &Terminal, line: &str, expected: &str) -> String {
     terminal.wait(expected, |screen| screen.contains(expected))
 }
 
+/// Ctrl-D at an empty prompt: before the prompt is there, the terminal itself would take the key.
+fn leave(terminal: Terminal) {
+    terminal.wait("an empty prompt", |screen| {
+        screen.lines().last().is_some_and(|line| line.trim() == ">")
+    });
+    terminal.keys("\x04");
+    assert_eq!(terminal.exit_code(), 0);
+}
+
 #[test]
 fn a_reply_can_be_interrupted_and_the_session_lives() {
     let home = tempfile::tempdir().expect("a folder");
@@ -50,11 +59,7 @@ fn the_history_outlives_the_session() {
         screen.contains("/set seed 4711")
     });
     second.keys("\x03");
-    second.wait("an empty prompt", |screen| {
-        screen.lines().last().is_some_and(|line| line.trim() == ">")
-    });
-    second.keys("\x04");
-    assert_eq!(second.exit_code(), 0);
+    leave(second);
 }
 
 #[test]
@@ -81,8 +86,7 @@ fn a_conversation_is_kept_saved_and_opened() {
     assert_eq!(roles, ["system", "user", "assistant"], "{saved}");
     enter(&terminal, "/reset", "reset");
     enter(&terminal, "/open talk.json", "3 messages");
-    terminal.keys("\x04");
-    assert_eq!(terminal.exit_code(), 0);
+    leave(terminal);
 }
 
 #[test]
@@ -98,6 +102,5 @@ fn models_lie_side_by_side() {
     assert!(screen.contains("tiny"), "{screen}");
     enter(&terminal, "/unload tiny", "unloaded");
     enter(&terminal, "/nonsense", "/help");
-    terminal.keys("\x04");
-    assert_eq!(terminal.exit_code(), 0);
+    leave(terminal);
 }

@@ -196,6 +196,45 @@ impl<'w> Hyperparameters<'w> {
         }
     }
 
+    /// Refuses keys that change the arithmetic in a way that the architecture does not have. A value that changes
+    /// nothing (zero, false, a window that holds the whole context) is let pass.
+    pub(crate) fn refuse_unheeded(&self, heeds: &[&str]) -> Result<(), ModelError> {
+        const KEYS: &[&str] = &[
+            "attention.clamp_kqv",
+            "attention.scale",
+            "attention.sliding_window",
+            "attn_logit_softcapping",
+            "embedding_scale",
+            "final_logit_softcapping",
+            "logit_scale",
+            "residual_scale",
+            "use_parallel_residual",
+        ];
+        for name in KEYS.iter().filter(|name| !heeds.contains(name)) {
+            let changes = match self.meta().get(&self.key(name)) {
+                None | Some(Value::Bool(false)) => false,
+                Some(Value::Bool(true)) => true,
+                Some(_) if *name == "attention.sliding_window" => self
+                    .meta()
+                    .usize(&self.key(name))?
+                    .is_some_and(|window| window > 0 && window < self.context_length),
+                Some(_) => self
+                    .meta()
+                    .f32(&self.key(name))?
+                    .is_some_and(|value| value != 0.0),
+            };
+            if changes {
+                let found = self
+                    .meta()
+                    .get(&self.key(name))
+                    .map_or(String::new(), |value| value.to_string());
+                let expected = format!("no such key: {} is run without it", self.architecture);
+                return Err(self.wrong(name, found, expected));
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn wrong(
         &self,
         name: &str,

@@ -34,6 +34,8 @@ pub struct Architecture {
     pub name: &'static str,
     /// What kind of norm it has, in words.
     pub norm: &'static str,
+    /// Keys out of [`Hyperparameters::refuse_unheeded`]'s table that it does heed.
+    heeds: &'static [&'static str],
     /// Tensors that lowering reads, beside those that the program does.
     tables: &'static [&'static str],
     lower: fn(&Hyperparameters<'_>) -> Result<Program, ModelError>,
@@ -46,6 +48,11 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "gemma3",
         norm: "RMS, before and after attention and feed-forward, on queries and keys",
+        heeds: &[
+            "attention.sliding_window",
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+        ],
         tables: &[],
         lower: gemma3::lower,
         describe_rope: gemma3::describe_rope,
@@ -54,6 +61,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "llama",
         norm: "RMS, before attention and feed-forward",
+        heeds: &[],
         tables: &[rope::FACTORS],
         lower: llama::lower,
         describe_rope: llama::describe_rope,
@@ -62,6 +70,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "phi3",
         norm: "RMS, before attention and feed-forward",
+        heeds: &["attention.sliding_window"],
         tables: &[rope::LONG, rope::SHORT],
         lower: phi3::lower,
         describe_rope: phi3::describe_rope,
@@ -70,6 +79,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "qwen2",
         norm: "RMS, before attention and feed-forward",
+        heeds: &[],
         tables: &[rope::FACTORS],
         lower: qwen2::lower,
         describe_rope: qwen2::describe_rope,
@@ -78,6 +88,7 @@ pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
         name: "qwen3",
         norm: "RMS, before attention and feed-forward, on queries and keys",
+        heeds: &[],
         tables: &[rope::FACTORS],
         lower: qwen3::lower,
         describe_rope: qwen3::describe_rope,
@@ -117,6 +128,7 @@ pub fn lower(weights: &Weights) -> Result<Program, ModelError> {
 pub fn lower_for(weights: &Weights, context: Option<usize>) -> Result<Program, ModelError> {
     let architecture = Architecture::of(weights)?;
     let hyperparameters = Hyperparameters::read(architecture.name, weights, context)?;
+    hyperparameters.refuse_unheeded(architecture.heeds)?;
     let program = (architecture.lower)(&hyperparameters)?;
     let names: std::collections::HashSet<&str> = program
         .weights

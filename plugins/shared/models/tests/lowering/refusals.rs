@@ -286,3 +286,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn keys_that_would_change_the_arithmetic_are_not_passed_over() {
+    for (key, value) in [
+        ("attention.clamp_kqv", OwnedValue::from(8.0f32)),
+        ("attention.scale", 0.5f32.into()),
+        ("attention.sliding_window", 2u32.into()),
+        ("attn_logit_softcapping", 50.0f32.into()),
+        ("final_logit_softcapping", 30.0f32.into()),
+        ("use_parallel_residual", true.into()),
+    ] {
+        let mut file = File::new("llama", 3);
+        file.set(key, value);
+        let line = file.refusal();
+        assert!(
+            line.starts_with(&format!("m.gguf: key llama.{key}: found ")),
+            "{line}"
+        );
+    }
+    // What changes nothing is no reason to refuse.
+    for (key, value) in [
+        ("attention.sliding_window", OwnedValue::from(1_000_000u32)),
+        ("final_logit_softcapping", 0.0f32.into()),
+        ("use_parallel_residual", false.into()),
+    ] {
+        let mut file = File::new("llama", 3);
+        file.set(key, value);
+        assert!(lower(&file.weights()).is_ok(), "{key}");
+    }
+}
