@@ -4,6 +4,7 @@ use crate::backend::unusable;
 use backplane_models::{ModelError, ModelSummary};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{ModelInfo, TensorSummary};
+use backplane_tokenizer::Tokenizer;
 use backplane_weights::{Metadata, Value, Weights};
 use std::path::Path;
 
@@ -19,7 +20,17 @@ pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
         return Ok(None);
     }
     match Weights::open(path) {
-        Ok(weights) => describe(&weights).map(Some),
+        Ok(weights) => {
+            let mut info = describe(&weights)?;
+            // A vocabulary that can't be used would only be found by loading: it is told here, since the choice of a
+            // backend rests on it.
+            if info.unsupported.is_none() {
+                info.unsupported = Tokenizer::from_metadata(weights.metadata())
+                    .err()
+                    .map(|error| error.to_string());
+            }
+            Ok(Some(info))
+        }
         // The metadata can still be told when a tensor's storage type is not known.
         Err(error @ backplane_weights::Error::UnsupportedType { .. }) => {
             let metadata = Metadata::open(path).map_err(unusable)?;
