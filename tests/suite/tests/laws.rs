@@ -167,9 +167,10 @@ fn the_top_level_is_as_planned() {
     assert_eq!(folders.into_iter().collect::<Vec<_>>(), planned);
 }
 
-/// Files of `models` that are no architecture: what architectures are built from.
+/// Files of `models` that are no architecture: what architectures are built from. (Folders there hold none.)
 const SHARED_PIECES: &[&str] = &[
     "blocks.rs",
+    "convert.rs",
     "error.rs",
     "hyperparameters.rs",
     "lib.rs",
@@ -193,7 +194,7 @@ fn files_stay_readable() {
         }
         let architecture = file
             .strip_prefix("plugins/shared/models/src/")
-            .filter(|name| !SHARED_PIECES.contains(name));
+            .filter(|name| !name.contains('/') && !SHARED_PIECES.contains(name));
         if architecture.is_some() && lines > 250 {
             broken.push(format!("{file}: {lines} lines, at most 250"));
         }
