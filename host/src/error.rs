@@ -122,7 +122,7 @@ impl Error {
         }
     }
 
-    /// 2 usage, 3 no backend available, 4 model unusable, 5 backend failed, 130 interrupted.
+    /// 2 usage, 3 no backend available, 4 model unusable, 5 backend failed, 130 interrupted or cancelled.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Manifest(_)
@@ -138,6 +138,7 @@ impl Error {
                 | ErrorCode::ContextOverflow
                 | ErrorCode::TemplateRefused => 2,
                 ErrorCode::ModelUnusable => 4,
+                ErrorCode::Cancelled => 130,
                 _ => 5,
             },
             Self::Interrupted => 130,
@@ -166,6 +167,7 @@ fn default_action(code: ErrorCode) -> &'static str {
         ErrorCode::OutOfMemory => "load with a smaller --context, or choose a smaller model",
         ErrorCode::Busy => "try again later",
         ErrorCode::Closed => "load the model again",
+        ErrorCode::Cancelled => "",
         _ => "run `backplane plugins check`, and again with -vv for details",
     }
 }

@@ -3,6 +3,16 @@
 //! A capability is any type whose layout can be checked, mostly a trait object or a module of functions. It carries its
 //! own layout, which is checked when it is taken: a mismatch costs this capability and nothing else.
 //!
+//! | name | of a | what it does | since |
+//! |---|---|---|---|
+//! | [`EMBED`] | model | [`Embed`]: texts as vectors | 1.1 |
+//! | [`SCORE`] | model | [`Score`]: how likely given tokens are | 1.1 |
+//! | [`ATTENTION`] | model | [`Attention`]: queries and keys by layer and head | 1.1 |
+//! | [`CHECK`] | backend | [`Check`]: what is wrong with a model's weights | 1.1 |
+//! | [`CONVERT`] | backend | [`Convert`]: a model in the backend's file format | 1.1 |
+//!
+//! Others may agree on more among themselves:
+//!
 //! ```
 //! use backplane_plugin_api::AnyCapability;
 //! use backplane_plugin_api::abi::abi_stable::std_types::RString;
@@ -11,6 +21,20 @@
 //! assert_eq!(offered.take::<RString>().unwrap(), "hello");
 //! assert!(AnyCapability::new(7_u32).take::<RString>().is_err());
 //! ```
+
+mod attention;
+mod check;
+mod convert;
+mod embed;
+mod progress;
+mod score;
+
+pub use attention::{ATTENTION, Attention, AttentionRequest, AttentionState, LayerAttention};
+pub use check::{CHECK, Check, Finding};
+pub use convert::{CONVERT, Convert, ConvertOptions, ConvertReport};
+pub use embed::{EMBED, Embed, EmbedRequest, Embedding, Pooling};
+pub use progress::{Progress, Unwatched};
+pub use score::{SCORE, Score, ScoreRequest};
 
 use crate::abi::layout;
 use abi_stable::StableAbi;

@@ -184,7 +184,11 @@ mod log;
 pub mod sdk;
 pub mod types;
 
-pub use capability::{AnyCapability, CapabilityError};
+pub use capability::{
+    AnyCapability, Attention, AttentionRequest, AttentionState, CapabilityError, Check, Convert,
+    ConvertOptions, ConvertReport, Embed, EmbedRequest, Embedding, Finding, LayerAttention,
+    Pooling, Progress, Score, ScoreRequest, Unwatched,
+};
 pub use sdk::*;
 pub use types::*;
 

@@ -229,7 +229,7 @@ fn codes_and_their_fallbacks() {
         let verdict = Verdict::unavailable(*state, "m", "a");
         assert_eq!(Verdict::from(data::Verdict::from(verdict.clone())), verdict);
     }
-    use ErrorCode::*;
+    use ErrorCode::{Cancelled as CallCancelled, *};
     for code in [
         InvalidRequest,
         UnsupportedField,
@@ -243,6 +243,7 @@ fn codes_and_their_fallbacks() {
         Panicked,
         Unsupported,
         Internal,
+        CallCancelled,
     ] {
         let error = Error {
             code,
@@ -253,7 +254,7 @@ fn codes_and_their_fallbacks() {
         let back = convert::result_in::<u8, u8>(convert::result_out::<u8, u8>(Err(error.clone())));
         assert_eq!(back, Err(error));
     }
-    use FinishReason::*;
+    use FinishReason::{Cancelled, *};
     for reason in [Stop, StopString, Length, ContextFull, Cancelled] {
         assert_eq!(
             FinishReason::from(codes::FinishReason::from(reason)),

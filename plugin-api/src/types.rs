@@ -471,6 +471,8 @@ pub enum ErrorCode {
     Panicked,
     /// The backend lacks this function.
     Unsupported,
+    /// The caller stopped the call ([`Progress`](crate::capability::Progress)). Since 1.1.
+    Cancelled,
     /// Something else.
     Internal,
 }

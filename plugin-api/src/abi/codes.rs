@@ -91,6 +91,8 @@ codes! {
         PANICKED = 10 => types::ErrorCode::Panicked,
         /// The backend lacks this function.
         UNSUPPORTED = 11 => types::ErrorCode::Unsupported,
+        /// The caller stopped the call. Since 1.1.
+        CANCELLED = 12 => types::ErrorCode::Cancelled,
     }
 }
 
