@@ -24,6 +24,16 @@ pub enum Error {
         /// What it is instead.
         found: String,
     },
+    /// Neither a safetensors file, nor an index of such, nor a directory with either.
+    #[error("{}: expected {expected}, found {found}", path.display())]
+    NotSafetensors {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it is instead.
+        found: String,
+        /// What it should be.
+        expected: &'static str,
+    },
     /// A GGUF file of a version or byte order that is not read.
     #[error("{}: expected GGUF version 2 or 3 (little-endian), found {found}", path.display())]
     Version {

@@ -1,4 +1,4 @@
-//! Read-only bytes of a file, mapped; and what a file is that isn't GGUF.
+//! Read-only bytes of a file, mapped; and what a file is that isn't the model it should be.
 
 use std::fs::File;
 use std::io::Read;
@@ -24,37 +24,44 @@ impl Deref for Map {
 impl Map {
     /// Maps a file that begins with the GGUF magic.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let file = open_regular(path)?;
-        let length = file.metadata().map_err(|cause| io(path, cause))?.len();
-        if length == 0 {
-            return Err(Error::NotGguf {
-                path: path.into(),
-                found: "an empty file".into(),
-            });
-        }
-        // SAFETY: the mapping is read-only and private to this process's view of a regular file. That nobody shortens or
-        // rewrites the file while it is mapped can't be enforced; it is the invariant stated in the crate's documentation.
-        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|cause| io(path, cause))?;
-        let map = Map(map);
+        let map = Self::open_any(path, not_gguf)?;
         map.check_magic(path)?;
         Ok(map)
     }
 
-    /// Copies bytes into memory with the alignment of a mapped file. `path` is for messages.
-    pub(crate) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
-        let mut copy =
-            memmap2::MmapMut::map_anon(bytes.len().max(1)).map_err(|cause| io(path, cause))?;
-        copy[..bytes.len()].copy_from_slice(bytes);
-        let map = copy.make_read_only().map_err(|cause| io(path, cause))?;
-        if bytes.is_empty() {
-            return Err(Error::NotGguf {
-                path: path.into(),
-                found: "an empty file".into(),
-            });
+    /// Maps a file that isn't empty; `refuse` makes the error for what is no such file.
+    pub(crate) fn open_any(path: &Path, refuse: fn(&Path, String) -> Error) -> Result<Self, Error> {
+        let file = open_regular(path, refuse)?;
+        let length = file.metadata().map_err(|cause| io(path, cause))?.len();
+        if length == 0 {
+            return Err(refuse(path, "an empty file".into()));
         }
-        let map = Map(map);
+        // SAFETY: the mapping is read-only and private to this process's view of a regular file. That nobody shortens or
+        // rewrites the file while it is mapped can't be enforced; it is the invariant stated in the crate's documentation.
+        let map = unsafe { memmap2::Mmap::map(&file) }.map_err(|cause| io(path, cause))?;
+        Ok(Map(map))
+    }
+
+    /// Copies bytes that begin with the GGUF magic into memory with the alignment of a mapped file. `path` is for messages.
+    pub(crate) fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self, Error> {
+        let map = Self::copy_of(path, bytes, not_gguf)?;
         map.check_magic(path)?;
         Ok(map)
+    }
+
+    /// Copies bytes, which are not none, into memory with the alignment of a mapped file.
+    pub(crate) fn copy_of(
+        path: &Path,
+        bytes: &[u8],
+        refuse: fn(&Path, String) -> Error,
+    ) -> Result<Self, Error> {
+        if bytes.is_empty() {
+            return Err(refuse(path, "an empty file".into()));
+        }
+        let mut copy = memmap2::MmapMut::map_anon(bytes.len()).map_err(|cause| io(path, cause))?;
+        copy.copy_from_slice(bytes);
+        let map = copy.make_read_only().map_err(|cause| io(path, cause))?;
+        Ok(Map(map))
     }
 
     /// Asks the system to read the whole file ahead. Failing to is no error: pages then come when they are first touched.
@@ -67,35 +74,46 @@ impl Map {
         if self.starts_with(MAGIC) {
             return Ok(());
         }
-        Err(Error::NotGguf {
-            path: path.into(),
-            found: describe(self),
-        })
+        Err(not_gguf(path, describe(self)))
+    }
+}
+
+fn not_gguf(path: &Path, found: String) -> Error {
+    Error::NotGguf {
+        path: path.into(),
+        found,
     }
 }
 
 /// Whether a regular file begins with the GGUF magic.
 pub(crate) fn has_magic(path: &Path) -> bool {
     let mut head = [0; 4];
-    open_regular(path).is_ok_and(|mut file| file.read_exact(&mut head).is_ok() && head == *MAGIC)
+    open_regular(path, not_gguf)
+        .is_ok_and(|mut file| file.read_exact(&mut head).is_ok() && head == *MAGIC)
+}
+
+/// Whether a regular file begins as safetensors do: a length that fits the file, and an opening brace.
+pub(crate) fn is_safetensors_file(path: &Path) -> bool {
+    let mut head = [0; 9];
+    let Ok(mut file) = open_regular(path, not_gguf) else {
+        return false;
+    };
+    let Ok(length) = file.metadata().map(|metadata| metadata.len()) else {
+        return false;
+    };
+    file.read_exact(&mut head).is_ok() && starts_safetensors(&head, length)
 }
 
 /// Opens a file after seeing that it is one: opening a pipe would wait for its other end.
-fn open_regular(path: &Path) -> Result<File, Error> {
+fn open_regular(path: &Path, refuse: fn(&Path, String) -> Error) -> Result<File, Error> {
     let kind = std::fs::metadata(path)
         .map_err(|cause| io(path, cause))?
         .file_type();
     if kind.is_dir() {
-        return Err(Error::NotGguf {
-            path: path.into(),
-            found: "a directory".into(),
-        });
+        return Err(refuse(path, "a directory".into()));
     }
     if !kind.is_file() {
-        return Err(Error::NotGguf {
-            path: path.into(),
-            found: "a pipe, socket or device".into(),
-        });
+        return Err(refuse(path, "a pipe, socket or device".into()));
     }
     File::open(path).map_err(|cause| io(path, cause))
 }
@@ -108,8 +126,9 @@ pub(crate) fn io(path: &Path, cause: std::io::Error) -> Error {
 }
 
 /// What a file is, by its first bytes.
-fn describe(bytes: &[u8]) -> String {
+pub(crate) fn describe(bytes: &[u8]) -> String {
     const SIGNATURES: &[(&[u8], &str)] = &[
+        (MAGIC, "a GGUF file"),
         (
             b"version https://git-lfs",
             "a Git LFS pointer (the model itself was not downloaded: run `git lfs pull`)",
@@ -144,7 +163,7 @@ fn describe(bytes: &[u8]) -> String {
     {
         return (*name).into();
     }
-    if is_safetensors(bytes) {
+    if starts_safetensors(bytes, bytes.len() as u64) {
         return "a safetensors file".into();
     }
     let head = &bytes[..bytes.len().min(512)];
@@ -177,9 +196,10 @@ fn describe(bytes: &[u8]) -> String {
     format!("bytes {hex}")
 }
 
-fn is_safetensors(bytes: &[u8]) -> bool {
-    let Some((length, rest)) = bytes.split_first_chunk::<8>() else {
+/// Whether a file of `length` bytes that begins with `head` is safetensors, by its looks.
+fn starts_safetensors(head: &[u8], length: u64) -> bool {
+    let Some((header, rest)) = head.split_first_chunk::<8>() else {
         return false;
     };
-    u64::from_le_bytes(*length) <= rest.len() as u64 && rest.starts_with(b"{")
+    rest.starts_with(b"{") && u64::from_le_bytes(*header) <= length - 8
 }

@@ -1,6 +1,7 @@
-//! A model's tensors and metadata, from one file or from all parts of a split one.
+//! A model's tensors and metadata, from one file, from all parts of a split one, or assembled.
 
 use std::fmt;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -18,11 +19,85 @@ pub struct Weights {
 
 struct Inner {
     path: PathBuf,
+    format: Format,
     files: Vec<PathBuf>,
-    maps: Vec<Arc<Map>>,
+    stores: Vec<Store>,
     metadata: Metadata,
     tensors: Vec<TensorInfo>,
     sorted: Vec<u32>,
+}
+
+/// What a model's files are.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Format {
+    /// One GGUF file, or all parts of a split one.
+    Gguf,
+    /// Safetensors files, assembled ([`Assembly`](crate::Assembly)).
+    Safetensors,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Format::Gguf => "GGUF",
+            Format::Safetensors => "safetensors",
+        })
+    }
+}
+
+/// Where tensors' bytes lie: each stays at one address while any clone of the model lives.
+#[derive(Clone)]
+pub(crate) enum Store {
+    /// A file.
+    Mapped(Arc<Map>),
+    /// Made in memory.
+    Owned(Arc<Owned>),
+}
+
+impl Deref for Store {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Store::Mapped(map) => map,
+            Store::Owned(owned) => owned,
+        }
+    }
+}
+
+/// Bytes in memory that start at a multiple of 8 bytes.
+pub(crate) enum Owned {
+    /// As they were handed in: they happened to start well.
+    AsGiven(Vec<u8>),
+    /// Copied; the second number is how many bytes there are.
+    Copied(Vec<u64>, usize),
+}
+
+impl Owned {
+    pub(crate) fn new(bytes: Vec<u8>) -> Self {
+        if bytes.as_ptr().addr().is_multiple_of(8) {
+            Owned::AsGiven(bytes)
+        } else {
+            Self::copy_of(&bytes)
+        }
+    }
+
+    pub(crate) fn copy_of(bytes: &[u8]) -> Self {
+        let mut words = vec![0_u64; bytes.len().div_ceil(8)];
+        bytemuck::cast_slice_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+        Owned::Copied(words, bytes.len())
+    }
+}
+
+impl Deref for Owned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Owned::AsGiven(bytes) => bytes,
+            Owned::Copied(words, length) => &bytemuck::cast_slice(words)[..*length],
+        }
+    }
 }
 
 /// What is known of a tensor without reading it.
@@ -36,9 +111,9 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// Bytes of its data.
     pub bytes: usize,
-    /// Which file, and where in it.
-    part: usize,
-    start: usize,
+    /// Which store, and where in it.
+    pub(crate) part: usize,
+    pub(crate) start: usize,
 }
 
 impl TensorInfo {
@@ -58,7 +133,8 @@ impl TensorInfo {
 pub struct Tensor<'a> {
     /// Name, type and shape.
     pub info: &'a TensorInfo,
-    /// The blocks, row by row; starts at a multiple of 8 bytes in memory.
+    /// The blocks, row by row. Starts at a multiple of 8 bytes in memory, of 4 (F32) or 2 (F16, BF16) when it is mapped from a
+    /// safetensors file.
     pub data: &'a [u8],
 }
 
@@ -196,17 +272,12 @@ impl Weights {
                 start: raw.start,
             }));
         }
-        let sorted = gguf::index(tensors.len(), |i| &tensors[i].name);
-        if let Some(twice) = gguf::repeated(&sorted, |i| &tensors[i].name) {
-            return Err(Error::Tensor {
-                path: parts[tensors[twice].part].path.clone(),
-                tensor: shown(&tensors[twice].name),
-                found: "the name twice".into(),
-                expected: "each name once".into(),
-            });
-        }
+        let sorted = sorted(&tensors, |i| &parts[tensors[i].part].path)?;
         let files = parts.iter().map(|part| part.path.clone()).collect();
-        let maps = parts.iter().map(|part| part.map.clone()).collect();
+        let stores = parts
+            .iter()
+            .map(|part| Store::Mapped(part.map.clone()))
+            .collect();
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else {
             unreachable!("a model has a first part")
@@ -215,11 +286,69 @@ impl Weights {
         Ok(Weights {
             inner: Arc::new(Inner {
                 path: path.into(),
+                format: Format::Gguf,
                 files,
-                maps,
+                stores,
                 metadata,
                 tensors,
                 sorted,
+            }),
+        })
+    }
+
+    /// Puts a model together. Each tensor's `part` and `start` say where in `stores` its bytes lie; the caller has seen that
+    /// they are there.
+    pub(crate) fn assemble(
+        path: &Path,
+        files: Vec<PathBuf>,
+        stores: Vec<Store>,
+        metadata: Metadata,
+        tensors: Vec<TensorInfo>,
+    ) -> Result<Self, Error> {
+        let sorted = sorted(&tensors, |_| path)?;
+        Ok(Weights {
+            inner: Arc::new(Inner {
+                path: path.into(),
+                format: Format::Safetensors,
+                files,
+                stores,
+                metadata,
+                tensors,
+                sorted,
+            }),
+        })
+    }
+
+    /// The same model with some tensors' values in another storage: name, type and blocks, row by row. Shapes, order, metadata and all other
+    /// tensors stay; those stay mapped.
+    ///
+    /// # Errors
+    /// When there is no tensor of a name, or its shape in the new type takes another number of bytes.
+    pub fn replacing(
+        &self,
+        replacements: impl IntoIterator<Item = (String, TensorType, Vec<u8>)>,
+    ) -> Result<Self, Error> {
+        let mut tensors = self.inner.tensors.clone();
+        let mut stores = self.inner.stores.clone();
+        for (name, ty, bytes) in replacements {
+            let index = self.find(&name).ok_or_else(|| self.missing(&name))?;
+            let info = &mut tensors[index];
+            check_bytes(&self.inner.path, &name, ty, &info.shape, bytes.len())?;
+            info.ty = ty;
+            info.bytes = bytes.len();
+            info.part = stores.len();
+            info.start = 0;
+            stores.push(Store::Owned(Arc::new(Owned::new(bytes))));
+        }
+        Ok(Weights {
+            inner: Arc::new(Inner {
+                path: self.inner.path.clone(),
+                format: self.inner.format,
+                files: self.inner.files.clone(),
+                stores,
+                metadata: self.inner.metadata.clone(),
+                tensors,
+                sorted: self.inner.sorted.clone(),
             }),
         })
     }
@@ -234,14 +363,29 @@ impl Weights {
         &self.inner.path
     }
 
-    /// All files, in the order of the parts.
+    /// What its files are.
+    pub fn format(&self) -> Format {
+        self.inner.format
+    }
+
+    /// All files with tensors, in the order of the parts.
     pub fn files(&self) -> &[PathBuf] {
         &self.inner.files
     }
 
     /// The size of all files together.
     pub fn file_bytes(&self) -> u64 {
-        self.inner.maps.iter().map(|map| map.len() as u64).sum()
+        let mapped = |store: &&Store| matches!(store, Store::Mapped(_));
+        let mapped = self.inner.stores.iter().filter(mapped);
+        mapped.map(|store| store.len() as u64).sum()
+    }
+
+    /// Bytes of the tensors that are not mapped but lie in memory of their own: made by a transformation, or copied because
+    /// they lay badly in their file. 0 for a GGUF file.
+    pub fn owned_bytes(&self) -> u64 {
+        let owned = |info: &&TensorInfo| matches!(self.inner.stores[info.part], Store::Owned(_));
+        let owned = self.inner.tensors.iter().filter(owned);
+        owned.map(|info| info.bytes as u64).sum()
     }
 
     /// The metadata; of a split model, that of its first part.
@@ -281,7 +425,11 @@ impl Weights {
 
     /// Asks the system to start reading all files ahead, in the background.
     pub fn prefetch(&self) {
-        self.inner.maps.iter().for_each(|map| map.prefetch());
+        for store in &self.inner.stores {
+            if let Store::Mapped(map) = store {
+                map.prefetch();
+            }
+        }
     }
 
     fn find(&self, name: &str) -> Option<usize> {
@@ -292,7 +440,7 @@ impl Weights {
         let info = &self.inner.tensors[index];
         Tensor {
             info,
-            data: &self.inner.maps[info.part][info.start..][..info.bytes],
+            data: &self.inner.stores[info.part][info.start..][..info.bytes],
         }
     }
 
@@ -313,6 +461,67 @@ impl fmt::Debug for Weights {
             self.inner.tensors.len()
         )
     }
+}
+
+/// The tensors' numbers, ordered by name; `path` is a tensor's file, for the message about a name that comes twice.
+fn sorted<'a>(tensors: &[TensorInfo], path: impl Fn(usize) -> &'a Path) -> Result<Vec<u32>, Error> {
+    let sorted = gguf::index(tensors.len(), |i| &tensors[i].name);
+    match gguf::repeated(&sorted, |i| &tensors[i].name) {
+        None => Ok(sorted),
+        Some(twice) => Err(Error::Tensor {
+            path: path(twice).into(),
+            tensor: shown(&tensors[twice].name),
+            found: "the name twice".into(),
+            expected: "each name once".into(),
+        }),
+    }
+}
+
+/// Checks that a tensor of `shape` (outermost first) in `ty` takes `bytes` bytes.
+pub(crate) fn check_bytes(
+    path: &Path,
+    name: &str,
+    ty: TensorType,
+    shape: &[usize],
+    bytes: usize,
+) -> Result<(), Error> {
+    let fail = |found: String, expected: String| {
+        Err(Error::Tensor {
+            path: path.into(),
+            tensor: shown(name),
+            found,
+            expected,
+        })
+    };
+    if shape.is_empty() || shape.len() > gguf::MAX_DIMENSIONS as usize || shape.contains(&0) {
+        return fail(
+            format!("shape {shape:?}"),
+            format!("1 to {} dimensions, each at least 1", gguf::MAX_DIMENSIONS),
+        );
+    }
+    let (cols, outer) = match shape.split_last() {
+        Some((cols, outer)) => (*cols, outer),
+        None => (1, &[][..]),
+    };
+    let Some(row) = ty.row_bytes(cols) else {
+        return fail(
+            format!("shape {shape:?}"),
+            format!("rows of whole blocks, {} values in {ty}", ty.block_elems()),
+        );
+    };
+    let total = outer
+        .iter()
+        .try_fold(row, |bytes, length| bytes.checked_mul(*length));
+    if total != Some(bytes) {
+        let total = total.map_or("more bytes than can be counted".into(), |total| {
+            format!("{total} bytes")
+        });
+        return fail(
+            format!("{bytes} bytes"),
+            format!("{total} for shape {shape:?} in {ty}"),
+        );
+    }
+    Ok(())
 }
 
 /// One file, its metadata read.
