@@ -38,6 +38,7 @@
 //! * Panics: never cross. A panic in a module is an error with the code [`ErrorCode::PANICKED`](codes::ErrorCode::PANICKED);
 //!   one in a host's sink stops the generation, and the host's adapter reports it.
 
+pub mod capabilities;
 pub mod codes;
 pub mod data;
 pub mod layout;

@@ -11,7 +11,58 @@
 //! | [`CHECK`] | backend | [`Check`]: what is wrong with a model's weights | 1.1 |
 //! | [`CONVERT`] | backend | [`Convert`]: a model in the backend's file format | 1.1 |
 //!
-//! Others may agree on more among themselves:
+//! A plugin offers one from [`TextModel::capability`](crate::sdk::TextModel::capability) or
+//! [`Backend::capability`](crate::sdk::Backend::capability); a host asks by the function of its name:
+//!
+//! ```
+//! use backplane_plugin_api::{capability, *};
+//! use std::sync::Arc;
+//!
+//! /// Finds every text equally likely.
+//! struct Even;
+//!
+//! impl Score for Even {
+//!     fn score(&self, request: &ScoreRequest, progress: &mut dyn Progress) -> Result<Vec<f32>> {
+//!         if let Some(field) = request.extra.keys().next() {
+//!             return Err(Error::unsupported_field(field, "even"));
+//!         }
+//!         let total = request.tokens.len() as u64;
+//!         if progress.on_progress(0, total, "tokens") == Control::Stop {
+//!             return Err(Error::cancelled("score"));
+//!         }
+//!         Ok(vec![-1.0; request.scored()])
+//!     }
+//! }
+//!
+//! fn capability_of_the_model(name: &str) -> Option<AnyCapability> {
+//!     (name == capability::SCORE).then(|| AnyCapability::score(Arc::new(Even)))
+//! }
+//!
+//! # fn main() -> Result<()> {
+//! # struct Model;
+//! # impl TextModel for Model {
+//! #     fn info(&self) -> ModelInfo { unreachable!() }
+//! #     fn generate(&self, _: &GenerateRequest, _: &mut dyn Sink) -> Result<Completion> { unreachable!() }
+//! #     fn chat(&self, _: &ChatRequest, _: &mut dyn Sink) -> Result<Completion> { unreachable!() }
+//! #     fn render_chat(&self, _: &ChatRequest) -> Result<String> { unreachable!() }
+//! #     fn classify(&self, _: &ClassifyRequest) -> Result<Vec<Result<Classification>>> { unreachable!() }
+//! #     fn batch_generate(&self, _: &[GenerateRequest], _: &mut dyn BatchSink) -> Result<Vec<Result<Completion>>> { unreachable!() }
+//! #     fn tokenize(&self, _: &str, _: bool, _: bool) -> Result<Vec<u32>> { unreachable!() }
+//! #     fn detokenize(&self, _: &[u32], _: bool) -> Result<Vec<u8>> { unreachable!() }
+//! #     fn metrics(&self) -> Metrics { unreachable!() }
+//! #     fn close(&self) -> Result<()> { unreachable!() }
+//! #     fn capability(&self, name: &str) -> Option<AnyCapability> { capability_of_the_model(name) }
+//! # }
+//! # let model = Model;
+//! let score = capability::score(&model)?.expect("this model offers it");
+//! let request = ScoreRequest { tokens: vec![1, 2, 3], ..ScoreRequest::default() };
+//! assert_eq!(score.score(&request, &mut Unwatched)?, [-1.0, -1.0]);
+//! assert!(capability::embed(&model)?.is_none(), "not offered: an answer");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Plugins and hosts may agree on more among themselves:
 //!
 //! ```
 //! use backplane_plugin_api::AnyCapability;
@@ -25,7 +76,10 @@
 mod attention;
 mod check;
 mod convert;
+mod crossing;
 mod embed;
+mod export;
+mod import;
 mod progress;
 mod score;
 
@@ -33,6 +87,7 @@ pub use attention::{ATTENTION, Attention, AttentionRequest, AttentionState, Laye
 pub use check::{CHECK, Check, Finding};
 pub use convert::{CONVERT, Convert, ConvertOptions, ConvertReport};
 pub use embed::{EMBED, Embed, EmbedRequest, Embedding, Pooling};
+pub use import::{attention, check, convert, embed, score};
 pub use progress::{Progress, Unwatched};
 pub use score::{SCORE, Score, ScoreRequest};
 
@@ -128,3 +183,6 @@ extern "C" fn free_memory<T>(value: *mut ()) {
     // `MaybeUninit` has the same size and alignment and drops nothing.
     drop(unsafe { Box::from_raw(value.cast::<std::mem::MaybeUninit<T>>()) });
 }
+
+#[cfg(test)]
+mod tests;

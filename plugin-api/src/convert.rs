@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 type Result<T> = std::result::Result<T, Error>;
 
 /// JSON text of a map; empty text for an empty map.
-fn map_text<M: Serialize>(map: &M, empty: bool) -> RString {
+pub(crate) fn map_text<M: Serialize>(map: &M, empty: bool) -> RString {
     if empty {
         RString::new()
     } else {
@@ -22,7 +22,7 @@ fn map_text<M: Serialize>(map: &M, empty: bool) -> RString {
 }
 
 /// The map of a JSON text; empty for empty text.
-fn map_from_text<M: DeserializeOwned + Default>(text: &str, what: &str) -> Result<M> {
+pub(crate) fn map_from_text<M: DeserializeOwned + Default>(text: &str, what: &str) -> Result<M> {
     if text.is_empty() {
         return Ok(M::default());
     }

@@ -523,6 +523,11 @@ impl Error {
         }
     }
 
+    /// A call that its caller stopped; `what` names the call.
+    pub fn cancelled(what: &str) -> Self {
+        Self::new(ErrorCode::Cancelled, format!("{what} was cancelled"))
+    }
+
     /// With what to do about it.
     #[must_use]
     pub fn with_action(mut self, action: impl Into<String>) -> Self {

@@ -1,6 +1,6 @@
 //! Numbers where a later minor version may know more than this one.
 
-use crate::types;
+use crate::{capability, types};
 use abi_stable::StableAbi;
 
 macro_rules! codes {
@@ -119,6 +119,18 @@ codes! {
         CONTINUE = 0 => types::Control::Continue,
         /// Stop.
         STOP = 1 => types::Control::Stop,
+    }
+}
+
+codes! {
+    /// A [`Pooling`](capability::Pooling). An unknown number is refused. Since 1.1.
+    Pooling => capability::Pooling, else capability::Pooling::Mean; {
+        /// The mean over all positions.
+        MEAN = 0 => capability::Pooling::Mean,
+        /// The last position.
+        LAST = 1 => capability::Pooling::Last,
+        /// The first position.
+        CLS = 2 => capability::Pooling::Cls,
     }
 }
 
