@@ -1,6 +1,8 @@
 //! Runs a model on a device: sequences on scattered cache pages, fed in any portions.
 
-use backplane_program::{Device, Executable, Limits, Program, SequenceStep, Step, StepOutput};
+use backplane_program::{
+    CacheType, Device, Executable, Limits, Program, SequenceStep, Step, StepOutput,
+};
 use backplane_weights::Weights;
 use std::path::Path;
 
@@ -55,6 +57,7 @@ impl Runner {
             page_size: PAGE_SIZE,
             pages,
             threads: 0,
+            cache_type: CacheType::F32,
         };
         let executable = device
             .compile(&program, &weights, limits)

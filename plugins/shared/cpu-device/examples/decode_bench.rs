@@ -5,7 +5,7 @@
 //! weights' size.
 
 use backplane_cpu_device::CpuDevice;
-use backplane_program::{Device, Limits, Op, SequenceStep, Step, StepOutput};
+use backplane_program::{CacheType, Device, Limits, Op, SequenceStep, Step, StepOutput};
 use backplane_weights::Weights;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -31,6 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         page_size: PAGE,
         pages,
         threads,
+        cache_type: CacheType::F32,
     };
     let mut executable = device.compile(&program, &weights, limits)?;
 

@@ -99,6 +99,7 @@ impl Cache {
             kv_heads,
             key_dim,
             value_dim,
+            ..
         } = layer.spec;
         let (key_part, value_part) = page.split_at_mut(kv_heads * key_dim * self.stride);
         let heads = key_part

@@ -2,10 +2,10 @@
 //!
 //! ```no_run
 //! use backplane_cpu_device::CpuDevice;
-//! use backplane_program::{Device, Limits};
+//! use backplane_program::{CacheType, Device, Limits};
 //! # fn run(program: &backplane_program::Program, weights: &backplane_weights::Weights) -> Result<(), backplane_program::DeviceError> {
 //! let device = CpuDevice::detect()?;
-//! let limits = Limits { max_step_tokens: 512, max_wanted: 1, page_size: 16, pages: 256, threads: 0 };
+//! let limits = Limits { max_step_tokens: 512, max_wanted: 1, page_size: 16, pages: 256, threads: 0, cache_type: CacheType::F32 };
 //! let executable = device.compile(program, weights, limits)?;
 //! println!("{}: {}", device.name(), executable.describe());
 //! # Ok(()) }

@@ -254,7 +254,7 @@ pub(crate) fn lower(
             Op::Attention {
                 q,
                 k,
-                v,
+                v: Some(v),
                 cache,
                 heads,
                 scale,
@@ -295,6 +295,17 @@ pub(crate) fn lower(
             Op::Scale { x, factor, out } => Kernel::Scale { x, factor, out },
             Op::SoftCap { x, cap, out } => Kernel::SoftCap { x, cap, out },
             Op::Gather { x, out } => Kernel::Gather { x, out },
+            Op::Attention { v: None, .. }
+            | Op::HeadSlice { .. }
+            | Op::HeadConcat { .. }
+            | Op::HeadLinear { .. }
+            | Op::Route { .. }
+            | Op::Experts { .. } => {
+                return Err(DeviceError::Unsupported {
+                    device: "cpu".into(),
+                    message: format!("operation {}", op.name()),
+                });
+            }
         };
         kernels.push(kernel);
     }

@@ -16,7 +16,8 @@ use crate::pool::Pool;
 use crate::vector::Turn;
 use attention::{Scores, append};
 use backplane_program::{
-    DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value, ValueId,
+    CacheType, DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value,
+    ValueId,
 };
 use backplane_weights::Weights;
 use frame::Frame;
@@ -68,7 +69,14 @@ impl CpuExecutable {
         program.validate()?;
         program.check_weights(weights)?;
         let checker = Checker::new(limits, program.vocab)?;
-        let plan = Plan::new(program, false);
+        limits.cache_type.check(&program.caches)?;
+        if limits.cache_type != CacheType::F32 {
+            return Err(DeviceError::Unsupported {
+                device: "cpu".into(),
+                message: format!("cache type {}", limits.cache_type),
+            });
+        }
+        let plan = Plan::new(program);
         let too_large = || DeviceError::Memory {
             device: "cpu".into(),
             bytes: usize::MAX,

@@ -2,8 +2,8 @@
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
 use backplane_program::{
-    Activation, AttentionSpec, Builder, CacheSpec, Device, DeviceError, Executable, Interpreter,
-    Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
+    Activation, AttentionSpec, Builder, CacheSpec, CacheType, CachedValues, Device, DeviceError,
+    Executable, Interpreter, Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
 };
 use backplane_weights::Weights;
 use backplane_weights::writer::GgufWriter;
@@ -17,6 +17,7 @@ const LIMITS: Limits = Limits {
     page_size: 3,
     pages: 9,
     threads: 2,
+    cache_type: CacheType::F32,
 };
 
 fn weights() -> Weights {
@@ -73,6 +74,7 @@ fn program(
             kv_heads: 2,
             key_dim: 7,
             value_dim: 5,
+            values: CachedValues::Stored,
         });
         let x = b.embed(table, 1.5)?;
         let n = b.rms_norm(x, gain, 1e-5)?;

@@ -4,7 +4,7 @@ use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
 use backplane_golden::{
     Judge, Tolerance, check_f32, check_quant, fixture, perplexity, real_teacher_forced,
 };
-use backplane_program::{Builder, Device, Limits, SequenceStep, Step, StepOutput};
+use backplane_program::{Builder, CacheType, Device, Limits, SequenceStep, Step, StepOutput};
 use backplane_weights::Weights;
 
 fn devices() -> impl Iterator<Item = CpuDevice> {
@@ -119,6 +119,7 @@ fn views_of_quantised_matrices() {
             page_size: 8,
             pages: 1,
             threads: 2,
+            cache_type: CacheType::F32,
         };
         for device in devices() {
             let mut executable = device

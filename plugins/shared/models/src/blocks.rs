@@ -3,7 +3,8 @@
 use crate::ModelError;
 use crate::hyperparameters::Hyperparameters;
 use backplane_program::{
-    Activation, AttentionSpec, Builder, CacheSpec, Program, ProgramError, RopeId, ValueId,
+    Activation, AttentionSpec, Builder, CacheSpec, CachedValues, Program, ProgramError, RopeId,
+    ValueId,
 };
 
 /// A program under construction, with the sizes of its model.
@@ -165,6 +166,7 @@ impl<'a, 'w> Model<'a, 'w> {
             kv_heads: h.kv_heads[layer],
             key_dim: h.key_dim,
             value_dim: h.value_dim,
+            values: CachedValues::Stored,
         };
         let spec = AttentionSpec {
             heads: h.heads[layer],

@@ -10,7 +10,8 @@ use crate::blocks::{Model, build};
 use crate::hyperparameters::Hyperparameters;
 use crate::rope;
 use backplane_program::{
-    Activation, AttentionSpec, CacheSpec, Program, ProgramError, RopeId, RopeStyle, ValueId,
+    Activation, AttentionSpec, CacheSpec, CachedValues, Program, ProgramError, RopeId, RopeStyle,
+    ValueId,
 };
 use backplane_weights::{Value, ValueType};
 
@@ -74,6 +75,7 @@ fn attention(
         kv_heads: h.kv_heads[layer],
         key_dim: h.key_dim,
         value_dim: h.value_dim,
+        values: CachedValues::Stored,
     };
     let spec = AttentionSpec {
         heads,

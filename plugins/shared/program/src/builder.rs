@@ -1,8 +1,8 @@
 //! How a program is written down: declarations checked against the model file, one method per operation.
 
 use crate::program::{
-    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RowView, Value,
-    ValueId, WeightId, WeightRef,
+    Activation, CacheId, CacheSpec, Expert, ExpertGroups, Op, Program, ProgramError, Rope, RopeId,
+    RowView, Scoring, Value, ValueId, WeightId, WeightRef,
 };
 use crate::shape::{check_view, check_weight};
 use backplane_weights::Weights;
@@ -20,6 +20,23 @@ pub struct AttentionSpec {
     pub window: Option<usize>,
     /// `cap * tanh(score / cap)` on the scores.
     pub soft_cap: Option<f32>,
+}
+
+/// How a router chooses: everything of [`Op::Route`] but its logits.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteSpec {
+    /// From logits to scores.
+    pub scoring: Scoring,
+    /// `[experts]`, added to the scores for the choice only.
+    pub bias: Option<WeightId>,
+    /// Limits the choice to some groups.
+    pub groups: Option<ExpertGroups>,
+    /// Experts chosen for each row.
+    pub used: usize,
+    /// Whether the weights of a row add up to `scale`.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f32,
 }
 
 /// Writes a [`Program`], one operation after the other. Every method checks its operands when it is called, so that an
@@ -114,9 +131,44 @@ impl<'w> Builder<'w> {
             shape: vec![rows.len(), columns],
             view: Some(RowView {
                 first: rows.start,
-                of,
+                of: vec![of, columns],
             }),
         };
+        self.declare_view(declared)
+    }
+
+    /// Declares each matrix of a stored tensor of shape `[matrices, rows, columns]` as a weight of its own.
+    ///
+    /// # Errors
+    /// The model file lacks the tensor, has it in another shape, or a dimension is 0.
+    pub fn stacked_weights(
+        &mut self,
+        name: &str,
+        [matrices, rows, columns]: [usize; 3],
+    ) -> Result<Vec<WeightId>, ProgramError> {
+        let of = vec![matrices, rows, columns];
+        // First of all, so that no number is trusted before it is known to be the file's.
+        let whole = WeightRef {
+            name: name.into(),
+            shape: of.clone(),
+            view: None,
+        };
+        check_weight(&whole, self.weights)?;
+        (0..matrices)
+            .map(|matrix| {
+                self.declare_view(WeightRef {
+                    name: name.into(),
+                    shape: vec![rows, columns],
+                    view: Some(RowView {
+                        first: matrix * rows,
+                        of: of.clone(),
+                    }),
+                })
+            })
+            .collect()
+    }
+
+    fn declare_view(&mut self, declared: WeightRef) -> Result<WeightId, ProgramError> {
         check_view(&declared).map_err(|message| ProgramError::Shape {
             op: self.program.ops.len(),
             message,
@@ -254,6 +306,30 @@ impl<'w> Builder<'w> {
         cache: CacheId,
         spec: AttentionSpec,
     ) -> Result<ValueId, ProgramError> {
+        self.attend(q, k, Some(v), cache, spec)
+    }
+
+    /// As [`attention`](Self::attention), over a cache that has its values in the keys.
+    ///
+    /// # Errors
+    /// Queries and keys don't fit the cache, or the cache has been used before.
+    pub fn latent_attention(
+        &mut self,
+        [q, k]: [ValueId; 2],
+        cache: CacheId,
+        spec: AttentionSpec,
+    ) -> Result<ValueId, ProgramError> {
+        self.attend(q, k, None, cache, spec)
+    }
+
+    fn attend(
+        &mut self,
+        q: ValueId,
+        k: ValueId,
+        v: Option<ValueId>,
+        cache: CacheId,
+        spec: AttentionSpec,
+    ) -> Result<ValueId, ProgramError> {
         let AttentionSpec {
             heads,
             scale,
@@ -313,6 +389,91 @@ impl<'w> Builder<'w> {
     /// The cap is not above 0.
     pub fn soft_cap(&mut self, x: ValueId, cap: f32) -> Result<ValueId, ProgramError> {
         self.push(|out| Op::SoftCap { x, cap, out })
+    }
+
+    /// `width` elements from `first` on of each head of `head_dim`.
+    ///
+    /// # Errors
+    /// Heads don't fill a row, or the elements are none or not within a head.
+    pub fn head_slice(
+        &mut self,
+        x: ValueId,
+        head_dim: usize,
+        elements: Range<usize>,
+    ) -> Result<ValueId, ProgramError> {
+        self.push(|out| Op::HeadSlice {
+            x,
+            head_dim,
+            first: elements.start,
+            width: elements.len(),
+            out,
+        })
+    }
+
+    /// Each of the `heads` heads of `a`, followed by the same head of `b`.
+    ///
+    /// # Errors
+    /// Heads don't fill the rows of both, or these have different numbers of rows.
+    pub fn head_concat(
+        &mut self,
+        a: ValueId,
+        b: ValueId,
+        heads: usize,
+    ) -> Result<ValueId, ProgramError> {
+        self.push(|out| Op::HeadConcat { a, b, heads, out })
+    }
+
+    /// A matrix for each head: weight `[heads, out, in]`.
+    ///
+    /// # Errors
+    /// Input and weight don't fit together.
+    pub fn head_linear(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ProgramError> {
+        self.push(|out| Op::HeadLinear { x, weight, out })
+    }
+
+    /// How much each expert counts for each row, from the router's logits.
+    ///
+    /// # Errors
+    /// Fewer experts than are to be used, groups that don't divide them, or a bias of another length.
+    pub fn route(&mut self, x: ValueId, spec: RouteSpec) -> Result<ValueId, ProgramError> {
+        let RouteSpec {
+            scoring,
+            bias,
+            groups,
+            used,
+            normalise,
+            scale,
+        } = spec;
+        self.push(|out| Op::Route {
+            x,
+            scoring,
+            bias,
+            groups,
+            used,
+            normalise,
+            scale,
+            out,
+        })
+    }
+
+    /// The weighted sum of the experts over `x`.
+    ///
+    /// # Errors
+    /// The experts' matrices don't fit `x` or each other, or are not as many as `routing` has columns.
+    pub fn experts(
+        &mut self,
+        x: ValueId,
+        routing: ValueId,
+        experts: Vec<Expert>,
+        activation: Activation,
+    ) -> Result<ValueId, ProgramError> {
+        self.push(|out| Op::Experts {
+            x,
+            routing,
+            experts,
+            activation,
+            out,
+        })
     }
 
     /// Keeps the rows whose logits are wanted.

@@ -1,6 +1,6 @@
 //! What runs a program: the device, what it compiles to, and what one step takes and gives.
 
-use crate::program::Program;
+use crate::program::{CacheSpec, CachedValues, Program};
 use backplane_weights::Weights;
 
 /// Sizes a compiled program must be able to take.
@@ -16,6 +16,96 @@ pub struct Limits {
     pub pages: usize,
     /// Threads to use; `0` leaves the choice to the device.
     pub threads: usize,
+    /// How keys and values are stored.
+    pub cache_type: CacheType,
+}
+
+/// How keys and values are stored: what attention reads is what was written, rounded to this. Keys are rounded after they
+/// were turned.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CacheType {
+    /// As computed.
+    #[default]
+    F32,
+    /// To the nearest `f16`, of two equally near ones the even; numbers past 65504 become infinite.
+    F16,
+    /// Each 32 neighbouring elements of a head as GGUF's block `Q8_0`: whole numbers from -127 to 127, halves rounded away
+    /// from zero, times a scale, the largest magnitude over 127 rounded to `f16`.
+    Q8_0,
+}
+
+impl CacheType {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::F32, Self::F16, Self::Q8_0];
+
+    /// Elements that share a scale; heads are whole numbers of these.
+    #[must_use]
+    pub fn block(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 => 1,
+            Self::Q8_0 => 32,
+        }
+    }
+
+    /// Bytes of one block.
+    #[must_use]
+    pub fn block_bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 => 2,
+            Self::Q8_0 => 34,
+        }
+    }
+
+    /// Checks that the heads of every cache of a program can be stored so.
+    ///
+    /// # Errors
+    /// Heads are no whole number of blocks; says of which layer.
+    pub fn check(self, caches: &[CacheSpec]) -> Result<(), DeviceError> {
+        let block = self.block();
+        for (layer, spec) in caches.iter().enumerate() {
+            let parts = match spec.values {
+                CachedValues::Stored => vec![("key", spec.key_dim), ("value", spec.value_dim)],
+                CachedValues::InKeys => vec![("key", spec.key_dim)],
+            };
+            for (what, dim) in parts {
+                if !dim.is_multiple_of(block) {
+                    return Err(DeviceError::CacheType {
+                        cache_type: self,
+                        message: format!(
+                            "layer {layer} has {what} heads of {dim} elements, expected a multiple of {block}"
+                        ),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Display for CacheType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Q8_0 => "q8_0",
+        })
+    }
+}
+
+impl std::str::FromStr for CacheType {
+    type Err = String;
+
+    /// Reads a name as [`Display`](std::fmt::Display) writes it, in either case.
+    fn from_str(name: &str) -> Result<Self, String> {
+        Self::ALL
+            .into_iter()
+            .find(|known| known.to_string().eq_ignore_ascii_case(name))
+            .ok_or_else(|| {
+                let shown: String = name.chars().take(32).collect();
+                format!("cache type {shown:?}, expected f32, f16 or q8_0")
+            })
+    }
 }
 
 /// The part of a step that belongs to one sequence: `count` tokens, next to each other in [`Step::tokens`].
@@ -65,6 +155,14 @@ pub enum DeviceError {
         /// Device name.
         device: String,
         /// What it lacks.
+        message: String,
+    },
+    /// The model's heads can't be stored in the cache type asked for.
+    #[error("cache type {cache_type}: {message}")]
+    CacheType {
+        /// The type.
+        cache_type: CacheType,
+        /// Which heads.
         message: String,
     },
     /// The step does not fit the limits the program was compiled for.

@@ -7,13 +7,14 @@
 
 mod cache;
 mod check;
+mod experts;
 mod ops;
 #[cfg(test)]
 mod tests;
 
 use crate::device::{Device, DeviceError, Executable, Limits, Step, StepOutput};
 use crate::plan::Plan;
-use crate::program::{Op, Program, Rows, ValueId, WeightId};
+use crate::program::{Expert, Op, Program, Rows, ValueId, WeightId};
 use backplane_weights::{Tensor, Weights};
 use cache::Pool;
 
@@ -44,7 +45,8 @@ impl Device for Interpreter {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let plan = Plan::new(program, false);
+        limits.cache_type.check(&program.caches)?;
+        let plan = Plan::new(program);
         Ok(Box::new(Interpreted {
             pool: Pool::new(program, &limits)?,
             buffers: vec![vec![]; plan.slots.len()],
@@ -110,8 +112,8 @@ impl Executable for Interpreted {
 
     fn describe(&self) -> String {
         format!(
-            "scalar f32, weights dequantised row by row, cache f32, {} threads",
-            self.threads
+            "scalar f32, weights dequantised row by row, cache rounded to {}, {} threads",
+            self.limits.cache_type, self.threads
         )
     }
 }
@@ -142,10 +144,10 @@ impl Interpreted {
         out: &mut [f32],
     ) -> Result<(), DeviceError> {
         if let Op::Attention { k, v, cache, .. } = self.program.ops[index] {
-            let (k, v) = (self.plan.slot_of[k.0], self.plan.slot_of[v.0]);
-            self.pool
-                .append(cache, step, &self.buffers[k], &self.buffers[v]);
+            let buffer = |id: ValueId| self.buffers[self.plan.slot_of[id.0]].as_slice();
+            self.pool.append(cache, step, buffer(k), v.map(buffer));
         }
+        let width = |id: ValueId| self.program.values[id.0].width;
         match self.program.ops[index] {
             Op::Embed { table, scale, .. } => {
                 ops::embed(&self.tensor(table)?, step.tokens, scale, out)
@@ -172,11 +174,10 @@ impl Interpreted {
                     .map(|bias| self.tensor(bias))
                     .transpose()?
                     .map(|bias| bias.to_f32());
-                let declared = &self.program.weights[weight.0];
-                let rows = declared.first_row()..declared.first_row() + declared.shape[0];
+                let experts::Matrix { tensor, rows } = self.matrix(weight)?;
                 ops::linear(
                     self.value(x),
-                    &self.tensor(weight)?,
+                    &tensor,
                     rows,
                     bias.as_deref(),
                     self.threads,
@@ -186,13 +187,12 @@ impl Interpreted {
             Op::Rope {
                 x, rope, head_dim, ..
             } => {
-                let width = self.program.values[x.0].width;
                 ops::rope(
                     self.value(x),
                     positions,
                     &self.program.ropes[rope.0],
                     head_dim,
-                    width,
+                    width(x),
                     out,
                 );
             }
@@ -229,12 +229,79 @@ impl Interpreted {
             Op::Add { a, b, .. } => ops::add(self.value(a), self.value(b), out),
             Op::Scale { x, factor, .. } => ops::scale(self.value(x), factor, out),
             Op::SoftCap { x, cap, .. } => ops::soft_cap(self.value(x), cap, out),
-            Op::Gather { x, .. } => {
-                let width = self.program.values[x.0].width;
-                ops::gather(self.value(x), step.wanted, width, out);
+            Op::HeadSlice {
+                x,
+                head_dim,
+                first,
+                width,
+                ..
+            } => ops::head_slice(self.value(x), head_dim, first..first + width, out),
+            Op::HeadConcat { a, b, heads, .. } => {
+                let (a_dim, b_dim) = (width(a) / heads, width(b) / heads);
+                ops::head_concat(self.value(a), self.value(b), a_dim, b_dim, out);
             }
+            Op::HeadLinear { x, weight, .. } => {
+                ops::head_linear(self.value(x), &self.tensor(weight)?, out);
+            }
+            Op::Route {
+                x,
+                scoring,
+                bias,
+                groups,
+                used,
+                normalise,
+                scale,
+                ..
+            } => {
+                let bias = bias
+                    .map(|bias| self.tensor(bias))
+                    .transpose()?
+                    .map(|bias| bias.to_f32());
+                let choice = experts::Choice {
+                    scoring,
+                    bias: bias.as_deref(),
+                    groups,
+                    used,
+                    normalise,
+                    scale,
+                };
+                experts::route(self.value(x), width(x), choice, out);
+            }
+            Op::Experts {
+                x,
+                routing,
+                ref experts,
+                activation,
+                ..
+            } => {
+                for (index, Expert { gate, up, down }) in experts.iter().enumerate() {
+                    let weights: Vec<f32> = self
+                        .value(routing)
+                        .chunks_exact(experts.len())
+                        .map(|row| row[index])
+                        .collect();
+                    let matrices = experts::ExpertMatrices {
+                        gate: self.matrix(*gate)?,
+                        up: self.matrix(*up)?,
+                        down: self.matrix(*down)?,
+                    };
+                    let x = self.value(x);
+                    experts::expert(x, &weights, &matrices, activation, self.threads, out);
+                }
+            }
+            Op::Gather { x, .. } => ops::gather(self.value(x), step.wanted, width(x), out),
         }
         Ok(())
+    }
+
+    /// The rows of the stored tensor that a matrix of the program stands for.
+    fn matrix(&self, id: WeightId) -> Result<experts::Matrix<'_>, DeviceError> {
+        let declared = &self.program.weights[id.0];
+        let first = declared.first_row();
+        Ok(experts::Matrix {
+            tensor: self.tensor(id)?,
+            rows: first..first + declared.shape[0],
+        })
     }
 }
 

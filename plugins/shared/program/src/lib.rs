@@ -17,11 +17,13 @@ pub mod plan;
 pub mod program;
 mod shape;
 
-pub use builder::{AttentionSpec, Builder};
-pub use device::{Device, DeviceError, Executable, Limits, SequenceStep, Step, StepOutput};
+pub use builder::{AttentionSpec, Builder, RouteSpec};
+pub use device::{
+    CacheType, Device, DeviceError, Executable, Limits, SequenceStep, Step, StepOutput,
+};
 pub use interpreter::Interpreter;
 pub use plan::Plan;
 pub use program::{
-    Activation, CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RopeStyle, RowView,
-    Rows, Value, ValueId, WeightId, WeightRef,
+    Activation, CacheId, CacheSpec, CachedValues, Expert, ExpertGroups, Op, Program, ProgramError,
+    Rope, RopeId, RopeStyle, RowView, Rows, Scoring, Value, ValueId, WeightId, WeightRef,
 };

@@ -1,6 +1,6 @@
 //! A program as text, one operation a line.
 
-use crate::program::{Op, Program, RowView, WeightId, WeightRef};
+use crate::program::{CachedValues, Op, Program, WeightId};
 use std::fmt::{Display, Formatter, Result};
 
 impl Program {
@@ -28,16 +28,15 @@ impl Display for Program {
             for input in op.inputs() {
                 write!(f, " %{}", input.0)?;
             }
-            for weight in op.weights() {
-                write!(f, " {}", self.weight_name(weight))?;
-                if let Some((weight, view)) = self.view(weight) {
-                    let end = view
-                        .first
-                        .saturating_add(weight.shape.first().copied().unwrap_or(0));
-                    write!(f, "[{}..{end}]", view.first)?;
-                }
+            // Of experts, the first: the others have the same shapes.
+            let shown = match op {
+                Op::Experts { .. } => 3,
+                _ => usize::MAX,
+            };
+            for weight in op.weights().into_iter().take(shown) {
+                self.write_weight(weight, f)?;
             }
-            details(op, f)?;
+            self.details(op, f)?;
             for (name, _) in self.marks.iter().filter(|(_, id)| *id == out) {
                 write!(f, "  ; {name}")?;
             }
@@ -48,36 +47,82 @@ impl Display for Program {
 }
 
 impl Program {
-    fn view(&self, id: WeightId) -> Option<(&WeightRef, RowView)> {
-        let weight = self.weights.get(id.0)?;
-        weight.view.map(|view| (weight, view))
+    fn write_weight(&self, id: WeightId, f: &mut Formatter<'_>) -> Result {
+        let Some(weight) = self.weights.get(id.0) else {
+            return write!(f, " ?");
+        };
+        write!(f, " {}", weight.name)?;
+        let Some(view) = &weight.view else {
+            return Ok(());
+        };
+        let rows = weight.shape.first().copied().unwrap_or(0);
+        write!(f, "[{}..{}]", view.first, view.first.saturating_add(rows))
     }
 
-    fn weight_name(&self, id: WeightId) -> &str {
-        self.weights.get(id.0).map_or("?", |weight| &weight.name)
-    }
-}
-
-fn details(op: &Op, f: &mut Formatter<'_>) -> Result {
-    match op {
-        Op::Embed { scale, .. } => write!(f, " scale {scale}"),
-        Op::RmsNorm { eps, group, .. } => write!(f, " group {group} eps {eps:e}"),
-        Op::Rope { rope, head_dim, .. } => write!(f, " rope {} head_dim {head_dim}", rope.0),
-        Op::Attention {
-            cache,
-            heads,
-            scale,
-            window,
-            soft_cap,
-            ..
-        } => {
-            write!(f, " cache {} heads {heads} scale {scale}", cache.0)?;
-            window.map_or(Ok(()), |window| write!(f, " window {window}"))?;
-            soft_cap.map_or(Ok(()), |cap| write!(f, " soft_cap {cap}"))
+    fn details(&self, op: &Op, f: &mut Formatter<'_>) -> Result {
+        match op {
+            Op::Embed { scale, .. } => write!(f, " scale {scale}"),
+            Op::RmsNorm { eps, group, .. } => write!(f, " group {group} eps {eps:e}"),
+            Op::Rope { rope, head_dim, .. } => write!(f, " rope {} head_dim {head_dim}", rope.0),
+            Op::Attention {
+                cache,
+                heads,
+                scale,
+                window,
+                soft_cap,
+                ..
+            } => {
+                write!(f, " cache {} heads {heads} scale {scale}", cache.0)?;
+                let spec = self.caches.get(cache.0);
+                if spec.is_some_and(|spec| spec.values == CachedValues::InKeys) {
+                    write!(f, " values in keys")?;
+                }
+                window.map_or(Ok(()), |window| write!(f, " window {window}"))?;
+                soft_cap.map_or(Ok(()), |cap| write!(f, " soft_cap {cap}"))
+            }
+            Op::Gated { activation, .. } => write!(f, " {activation:?}"),
+            Op::Scale { factor, .. } => write!(f, " factor {factor}"),
+            Op::SoftCap { cap, .. } => write!(f, " cap {cap}"),
+            Op::HeadSlice {
+                head_dim,
+                first,
+                width,
+                ..
+            } => {
+                write!(
+                    f,
+                    " head_dim {head_dim} elements {first}..{}",
+                    first.saturating_add(*width)
+                )
+            }
+            Op::HeadConcat { heads, .. } => write!(f, " heads {heads}"),
+            Op::Route {
+                scoring,
+                groups,
+                used,
+                normalise,
+                scale,
+                ..
+            } => {
+                write!(f, " {scoring:?} used {used}")?;
+                if let Some(groups) = groups {
+                    write!(f, " groups {} of {}", groups.used, groups.count)?;
+                }
+                if *normalise {
+                    write!(f, " normalise")?;
+                }
+                write!(f, " scale {scale}")
+            }
+            Op::Experts {
+                experts,
+                activation,
+                ..
+            } => {
+                write!(f, " experts {} {activation:?}", experts.len())
+            }
+            Op::Linear { .. } | Op::HeadLinear { .. } | Op::Add { .. } | Op::Gather { .. } => {
+                Ok(())
+            }
         }
-        Op::Gated { activation, .. } => write!(f, " {activation:?}"),
-        Op::Scale { factor, .. } => write!(f, " factor {factor}"),
-        Op::SoftCap { cap, .. } => write!(f, " cap {cap}"),
-        Op::Linear { .. } | Op::Add { .. } | Op::Gather { .. } => Ok(()),
     }
 }

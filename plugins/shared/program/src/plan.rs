@@ -12,18 +12,18 @@ pub struct Plan {
     pub slot_of: Vec<usize>,
     /// The buffers: kind of rows and the widest value each holds.
     pub slots: Vec<Value>,
-    /// For each value: index of the last operation that reads it; `ops.len()` for values that outlive the step (logits,
-    /// and marks if asked); its own operation for values that nothing reads.
+    /// For each value: index of the last operation that reads it; `ops.len()` for the logits, which outlive the step; its own
+    /// operation for values that nothing reads.
     pub last_use: Vec<usize>,
 }
 
 impl Plan {
     /// Plans the buffers of a program that passes [`Program::validate`].
-    /// With `keep_marks` marked values stay intact until the end of the step; without, a mark must be copied out right
-    /// after the operation that writes it.
+    ///
+    /// Marks take no room: a marked value must be copied out right after the operation that writes it.
     #[must_use]
-    pub fn new(program: &Program, keep_marks: bool) -> Self {
-        let last_use = last_use(program, keep_marks);
+    pub fn new(program: &Program) -> Self {
+        let last_use = last_use(program);
         let mut slots: Vec<Value> = vec![];
         let mut free: Vec<usize> = vec![];
         let mut slot_of = vec![usize::MAX; program.values.len()];
@@ -69,7 +69,7 @@ impl Plan {
     }
 }
 
-fn last_use(program: &Program, keep_marks: bool) -> Vec<usize> {
+fn last_use(program: &Program) -> Vec<usize> {
     let mut last = vec![0; program.values.len()];
     for (index, op) in program.ops.iter().enumerate() {
         last[op.output().0] = index;
@@ -77,13 +77,7 @@ fn last_use(program: &Program, keep_marks: bool) -> Vec<usize> {
             last[id.0] = index;
         }
     }
-    let end = program.ops.len();
-    last[program.logits.0] = end;
-    if keep_marks {
-        for (_, id) in &program.marks {
-            last[id.0] = end;
-        }
-    }
+    last[program.logits.0] = program.ops.len();
     last
 }
 

@@ -1,8 +1,8 @@
 //! What every operation reads and writes, and which shapes it takes: the one place where operands are checked.
 
 use crate::program::{
-    CacheId, CacheSpec, Op, Program, ProgramError, Rope, RopeId, RowView, Rows, Value, ValueId,
-    WeightId, WeightRef,
+    CacheId, CacheSpec, CachedValues, Expert, ExpertGroups, Op, Program, ProgramError, Rope,
+    RopeId, RowView, Rows, Value, ValueId, WeightId, WeightRef,
 };
 use backplane_weights::Weights;
 
@@ -20,6 +20,11 @@ impl Op {
             | Op::Add { out, .. }
             | Op::Scale { out, .. }
             | Op::SoftCap { out, .. }
+            | Op::HeadSlice { out, .. }
+            | Op::HeadConcat { out, .. }
+            | Op::HeadLinear { out, .. }
+            | Op::Route { out, .. }
+            | Op::Experts { out, .. }
             | Op::Gather { out, .. } => *out,
         }
     }
@@ -34,10 +39,14 @@ impl Op {
             | Op::Rope { x, .. }
             | Op::Scale { x, .. }
             | Op::SoftCap { x, .. }
+            | Op::HeadSlice { x, .. }
+            | Op::HeadLinear { x, .. }
+            | Op::Route { x, .. }
             | Op::Gather { x, .. } => vec![*x],
-            Op::Attention { q, k, v, .. } => vec![*q, *k, *v],
+            Op::Attention { q, k, v, .. } => [*q, *k].into_iter().chain(*v).collect(),
             Op::Gated { gate, up, .. } => vec![*gate, *up],
-            Op::Add { a, b, .. } => vec![*a, *b],
+            Op::Add { a, b, .. } | Op::HeadConcat { a, b, .. } => vec![*a, *b],
+            Op::Experts { x, routing, .. } => vec![*x, *routing],
         }
     }
 
@@ -48,6 +57,12 @@ impl Op {
             Op::Embed { table, .. } => vec![*table],
             Op::RmsNorm { weight, .. } => vec![*weight],
             Op::Linear { weight, bias, .. } => std::iter::once(*weight).chain(*bias).collect(),
+            Op::HeadLinear { weight, .. } => vec![*weight],
+            Op::Route { bias, .. } => bias.iter().copied().collect(),
+            Op::Experts { experts, .. } => {
+                let matrices = |expert: &Expert| [expert.gate, expert.up, expert.down];
+                experts.iter().flat_map(matrices).collect()
+            }
             _ => vec![],
         }
     }
@@ -65,6 +80,11 @@ impl Op {
             Op::Add { .. } => "add",
             Op::Scale { .. } => "scale",
             Op::SoftCap { .. } => "soft_cap",
+            Op::HeadSlice { .. } => "head_slice",
+            Op::HeadConcat { .. } => "head_concat",
+            Op::HeadLinear { .. } => "head_linear",
+            Op::Route { .. } => "route",
+            Op::Experts { .. } => "experts",
             Op::Gather { .. } => "gather",
         }
     }
@@ -163,11 +183,27 @@ impl Op {
                         spec.key_dim, spec.value_dim
                     ));
                 }
-                for (what, operand, heads, dim) in [
+                match (spec.values, v) {
+                    (CachedValues::Stored, None) => {
+                        return Err("no values, but the cache stores some".into());
+                    }
+                    (CachedValues::InKeys, Some(_)) => {
+                        return Err("values, but the cache has them in the keys".into());
+                    }
+                    (CachedValues::InKeys, None) if spec.value_dim > spec.key_dim => {
+                        return Err(format!(
+                            "values of {} in keys of {}, expected no more",
+                            spec.value_dim, spec.key_dim
+                        ));
+                    }
+                    _ => {}
+                }
+                let values = v.map(|v| ("values", v, spec.kv_heads, spec.value_dim));
+                let operands = [
                     ("queries", *q, *heads, spec.key_dim),
                     ("keys", *k, spec.kv_heads, spec.key_dim),
-                    ("values", *v, spec.kv_heads, spec.value_dim),
-                ] {
+                ];
+                for (what, operand, heads, dim) in operands.into_iter().chain(values) {
                     let found = tokens_value(program, operand)?.width;
                     if heads.checked_mul(dim) != Some(found) {
                         return Err(format!(
@@ -200,12 +236,133 @@ impl Op {
                 positive("cap", *cap)?;
                 value(program, *x)
             }
+            Op::HeadSlice {
+                x,
+                head_dim,
+                first,
+                width,
+                ..
+            } => {
+                let x = value(program, *x)?;
+                divides("head_dim", *head_dim, x.width)?;
+                if *width == 0 || first.checked_add(*width).is_none_or(|end| end > *head_dim) {
+                    return Err(format!(
+                        "{width} elements from {first} on, expected some of {head_dim}"
+                    ));
+                }
+                Ok(Value {
+                    rows: x.rows,
+                    width: x.width / head_dim * width,
+                })
+            }
+            Op::HeadConcat { a, b, heads, .. } => {
+                let (a, b) = (value(program, *a)?, value(program, *b)?);
+                divides("heads", *heads, a.width)?;
+                divides("heads", *heads, b.width)?;
+                if a.rows != b.rows {
+                    return Err(format!("operands are {a} and {b}, expected equal rows"));
+                }
+                Ok(Value {
+                    rows: a.rows,
+                    width: a.width.checked_add(b.width).ok_or("width overflows")?,
+                })
+            }
+            Op::HeadLinear {
+                x,
+                weight: matrices,
+                ..
+            } => {
+                let x = value(program, *x)?;
+                let stored = weight(program, *matrices)?;
+                let [heads, out, input] = <[usize; 3]>::try_from(stored.shape.as_slice())
+                    .ok()
+                    .filter(|shape| !shape.contains(&0) && stored.view.is_none())
+                    .ok_or_else(|| {
+                        format!(
+                            "{} is {:?}, expected a matrix for each head",
+                            stored.name, stored.shape
+                        )
+                    })?;
+                if heads.checked_mul(input) != Some(x.width) {
+                    return Err(format!(
+                        "input is {} wide, {} takes {heads} heads of {input}",
+                        x.width, stored.name
+                    ));
+                }
+                Ok(Value {
+                    rows: x.rows,
+                    width: heads.checked_mul(out).ok_or("width overflows")?,
+                })
+            }
+            Op::Route {
+                x,
+                bias,
+                groups,
+                used,
+                scale,
+                ..
+            } => {
+                let x = value(program, *x)?;
+                finite("scale", *scale)?;
+                if let Some(bias) = bias {
+                    expect_shape(weight(program, *bias)?, &[x.width])?;
+                }
+                route(x.width, *groups, *used)?;
+                Ok(x)
+            }
+            Op::Experts {
+                x,
+                routing,
+                experts,
+                ..
+            } => {
+                let (x, routing) = (value(program, *x)?, value(program, *routing)?);
+                if experts.len() != routing.width || experts.is_empty() {
+                    return Err(format!(
+                        "{} experts, routing is {} wide",
+                        experts.len(),
+                        routing.width
+                    ));
+                }
+                if x.rows != routing.rows {
+                    return Err(format!(
+                        "operands are {x} and {routing}, expected equal rows"
+                    ));
+                }
+                let [inner, _] = matrix(weight(program, experts[0].gate)?)?;
+                let [width, _] = matrix(weight(program, experts[0].down)?)?;
+                for expert in experts {
+                    expect_shape(weight(program, expert.gate)?, &[inner, x.width])?;
+                    expect_shape(weight(program, expert.up)?, &[inner, x.width])?;
+                    expect_shape(weight(program, expert.down)?, &[width, inner])?;
+                }
+                Ok(Value {
+                    rows: x.rows,
+                    width,
+                })
+            }
             Op::Gather { x, .. } => Ok(Value {
                 rows: Rows::Wanted,
                 width: tokens_value(program, *x)?.width,
             }),
         }
     }
+}
+
+/// Checks that so many experts can be chosen.
+fn route(experts: usize, groups: Option<ExpertGroups>, used: usize) -> Result<(), String> {
+    let mut open = experts;
+    if let Some(ExpertGroups { count, used }) = groups {
+        divides("groups", count, experts)?;
+        if used == 0 || used > count {
+            return Err(format!("{used} of {count} groups used, expected some"));
+        }
+        open = experts / count * used;
+    }
+    if used == 0 || used > open {
+        return Err(format!("{used} of {open} experts used, expected some"));
+    }
+    Ok(())
 }
 
 impl std::fmt::Display for Value {
@@ -325,14 +482,25 @@ impl Program {
 
 /// Checks that a view is of a matrix, and of rows that the matrix has.
 pub(crate) fn check_view(declared: &WeightRef) -> Result<(), String> {
-    let Some(RowView { first, of }) = declared.view else {
+    let Some(RowView { first, of }) = &declared.view else {
         return Ok(());
     };
-    let [rows, _] = matrix(declared)?;
-    if first.checked_add(rows).is_none_or(|end| end > of) {
+    let name = &declared.name;
+    let [rows, columns] = matrix(declared)?;
+    let Some((_, outer)) = of.split_last().filter(|(width, _)| **width == columns) else {
+        return Err(format!("{name} is {of:?}, a view has {columns} columns"));
+    };
+    let there = outer
+        .iter()
+        .try_fold(1usize, |product, n| product.checked_mul(*n));
+    if first
+        .checked_add(rows)
+        .zip(there)
+        .is_none_or(|(end, there)| end > there)
+    {
         return Err(format!(
-            "{} has {of} rows, a view takes {rows} from row {first} on",
-            declared.name
+            "{name} has {} rows, a view takes {rows} from row {first} on",
+            there.map_or("too many".into(), |there| there.to_string())
         ));
     }
     Ok(())

@@ -5,7 +5,7 @@ use crate::inspect;
 use crate::model::Model;
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict};
-use backplane_program::{Device, Limits, Program};
+use backplane_program::{CacheType, Device, Limits, Program};
 use backplane_tokenizer::{ChatTemplate, Tokenizer};
 use backplane_weights::Weights;
 use std::path::Path;
@@ -216,6 +216,7 @@ impl Backend for TextBackend {
             page_size: config.page_size,
             pages: config.pages,
             threads: options.threads.map_or(0, |threads| threads as usize),
+            cache_type: CacheType::F32,
         };
         let device = (self.device)(options)?;
         // Tables of a vocabulary take as long to build as a small model to compile: do both at once.

@@ -1,12 +1,13 @@
 //! The paged key/value pool.
 
-use crate::device::{DeviceError, Limits, SequenceStep, Step};
-use crate::program::{CacheId, CacheSpec, Program};
+use crate::device::{CacheType, DeviceError, Limits, SequenceStep, Step};
+use crate::program::{CacheId, CacheSpec, CachedValues, Program};
+use half::f16;
 
 /// All pages of all layers. A page takes no memory until a step writes to it.
 ///
 /// A page holds, for each cache one after the other: keys `[page_size, kv_heads * key_dim]`, then values
-/// `[page_size, kv_heads * value_dim]`.
+/// `[page_size, kv_heads * value_dim]`, unless the keys have them. All are `f32`, rounded to what the cache type can hold.
 pub(super) struct Pool {
     /// By page id; empty until first written.
     pages: Vec<Box<[f32]>>,
@@ -15,6 +16,7 @@ pub(super) struct Pool {
     /// For each cache: where its keys start in a page.
     offsets: Vec<usize>,
     specs: Vec<CacheSpec>,
+    cache_type: CacheType,
 }
 
 impl Pool {
@@ -24,11 +26,8 @@ impl Pool {
         let mut page_floats = 0usize;
         for spec in &program.caches {
             offsets.push(page_floats);
-            let floats = spec
-                .key_dim
-                .checked_add(spec.value_dim)
-                .and_then(|dims| dims.checked_mul(spec.kv_heads));
-            page_floats = floats
+            page_floats = spec
+                .width()
                 .and_then(|floats| floats.checked_mul(limits.page_size))
                 .and_then(|floats| floats.checked_add(page_floats))
                 .filter(|floats| floats.checked_mul(size_of::<f32>()).is_some())
@@ -46,6 +45,7 @@ impl Pool {
             page_floats,
             offsets,
             specs: program.caches.clone(),
+            cache_type: limits.cache_type,
         })
     }
 
@@ -84,8 +84,16 @@ impl Pool {
         Ok(page.into_boxed_slice())
     }
 
-    /// Writes keys and values (`[tokens, kv_heads * dim]`) of the step's tokens to their pages.
-    pub(super) fn append(&mut self, cache: CacheId, step: &Step<'_>, keys: &[f32], values: &[f32]) {
+    /// Writes keys and values (`[tokens, kv_heads * dim]`; no values where the keys have them) of the step's tokens to their
+    /// pages.
+    pub(super) fn append(
+        &mut self,
+        cache: CacheId,
+        step: &Step<'_>,
+        keys: &[f32],
+        values: Option<&[f32]>,
+    ) {
+        let cache_type = self.cache_type;
         let layout = self.layout(cache);
         let (key_width, value_width) = (layout.key_width, layout.value_width);
         let mut token = 0;
@@ -93,10 +101,15 @@ impl Pool {
             for position in sequence.past..sequence.past + sequence.count {
                 let page = &mut self.pages[sequence.pages[position / self.page_size] as usize];
                 let at = layout.key(position % self.page_size);
-                page[at..at + key_width].copy_from_slice(&keys[token * key_width..][..key_width]);
-                let at = layout.value(position % self.page_size);
-                page[at..at + value_width]
-                    .copy_from_slice(&values[token * value_width..][..value_width]);
+                let stored = &mut page[at..at + key_width];
+                stored.copy_from_slice(&keys[token * key_width..][..key_width]);
+                round(cache_type, stored);
+                if let Some(values) = values {
+                    let at = layout.value(position % self.page_size);
+                    let stored = &mut page[at..at + value_width];
+                    stored.copy_from_slice(&values[token * value_width..][..value_width]);
+                    round(cache_type, stored);
+                }
                 token += 1;
             }
         }
@@ -128,11 +141,41 @@ impl Pool {
         let spec = self.specs[cache.0];
         let key_width = spec.kv_heads * spec.key_dim;
         let keys = self.offsets[cache.0];
+        let (values, value_width, value_stride) = match spec.values {
+            CachedValues::Stored => (
+                keys + key_width * self.page_size,
+                spec.kv_heads * spec.value_dim,
+                spec.value_dim,
+            ),
+            CachedValues::InKeys => (keys, key_width, spec.key_dim),
+        };
         Layout {
             keys,
-            values: keys + key_width * self.page_size,
+            values,
             key_width,
-            value_width: spec.kv_heads * spec.value_dim,
+            value_width,
+            value_stride,
+        }
+    }
+}
+
+/// Rounds elements of whole heads to what the cache type can hold; see [`CacheType`].
+pub(super) fn round(cache_type: CacheType, heads: &mut [f32]) {
+    match cache_type {
+        CacheType::F32 => {}
+        CacheType::F16 => heads
+            .iter_mut()
+            .for_each(|x| *x = f16::from_f32(*x).to_f32()),
+        CacheType::Q8_0 => {
+            for block in heads.chunks_exact_mut(cache_type.block()) {
+                let largest = block.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let scale = largest / 127.0;
+                let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
+                let scale = f16::from_f32(scale).to_f32();
+                block
+                    .iter_mut()
+                    .for_each(|x| *x = (*x * inverse).round() * scale);
+            }
         }
     }
 }
@@ -149,6 +192,8 @@ struct Layout {
     values: usize,
     key_width: usize,
     value_width: usize,
+    /// From one value head to the next.
+    value_stride: usize,
 }
 
 impl Layout {
@@ -181,8 +226,8 @@ impl<'a> CacheView<'a> {
     /// Value head `head` at a position: `[value_dim]`.
     pub(super) fn value(&self, pages: &[u32], position: usize, head: usize) -> &'a [f32] {
         let page = &self.pages[pages[position / self.page_size] as usize];
-        let dim = self.spec.value_dim;
-        &page[self.layout.value(position % self.page_size) + head * dim..][..dim]
+        let head = head * self.layout.value_stride;
+        &page[self.layout.value(position % self.page_size) + head..][..self.spec.value_dim]
     }
 }
 

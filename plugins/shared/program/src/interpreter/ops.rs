@@ -38,7 +38,7 @@ pub(super) fn linear(
     threads: usize,
     out: &mut [f32],
 ) {
-    let (width, columns) = (weight_rows.len(), weight.info.shape[1]);
+    let (width, columns) = (weight_rows.len(), weight.cols());
     let rows = x.len() / columns;
     let mut transposed = vec![0.0; out.len()]; // [out, rows]
     parallel(
@@ -165,7 +165,7 @@ pub(super) fn attention(
     );
 }
 
-fn softmax(scores: &mut [f32]) {
+pub(super) fn softmax(scores: &mut [f32]) {
     let max = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     scores
         .iter_mut()
@@ -181,9 +181,13 @@ pub(super) fn gated(gate: &[f32], up: &[f32], activation: Activation, out: &mut 
     }
 }
 
+pub(super) fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + (-x).exp())
+}
+
 fn activate(x: f32, activation: Activation) -> f32 {
     match activation {
-        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Silu => x * sigmoid(x),
         Activation::GeluTanh => {
             let inner = (2.0 / std::f32::consts::PI).sqrt() * (x + 0.044_715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
@@ -209,6 +213,40 @@ pub(super) fn scale(x: &[f32], factor: f32, out: &mut [f32]) {
 pub(super) fn soft_cap(x: &[f32], cap: f32, out: &mut [f32]) {
     for (out, x) in out.iter_mut().zip(x) {
         *out = cap * (x / cap).tanh();
+    }
+}
+
+/// `x [rows, heads, head_dim]`, `out [rows, heads, elements]`.
+pub(super) fn head_slice(x: &[f32], head_dim: usize, elements: Range<usize>, out: &mut [f32]) {
+    for (out, x) in out
+        .chunks_exact_mut(elements.len())
+        .zip(x.chunks_exact(head_dim))
+    {
+        out.copy_from_slice(&x[elements.clone()]);
+    }
+}
+
+/// `a [rows, heads, a_dim]`, `b [rows, heads, b_dim]`, `out [rows, heads, a_dim + b_dim]`.
+pub(super) fn head_concat(a: &[f32], b: &[f32], a_dim: usize, b_dim: usize, out: &mut [f32]) {
+    let heads = a.chunks_exact(a_dim).zip(b.chunks_exact(b_dim));
+    for (out, (a, b)) in out.chunks_exact_mut(a_dim + b_dim).zip(heads) {
+        out[..a_dim].copy_from_slice(a);
+        out[a_dim..].copy_from_slice(b);
+    }
+}
+
+/// `x [rows, heads, in]`, `weight [heads, out, in]`, `out [rows, heads, out]`.
+pub(super) fn head_linear(x: &[f32], weight: &Tensor<'_>, out: &mut [f32]) {
+    let [heads, width, columns] = [weight.info.shape[0], weight.info.shape[1], weight.cols()];
+    let mut weights = vec![0.0; columns];
+    for head in 0..heads {
+        for column in 0..width {
+            weight.row_f32(head * width + column, &mut weights);
+            let rows = x.chunks_exact(heads * columns);
+            for (out, x) in out.chunks_exact_mut(heads * width).zip(rows) {
+                out[head * width + column] = dot(&x[head * columns..][..columns], &weights);
+            }
+        }
     }
 }
 

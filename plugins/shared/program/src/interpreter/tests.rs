@@ -2,10 +2,10 @@
 
 use super::cache::Pool;
 use super::{Interpreter, ops};
-use crate::program::{Activation, CacheId, CacheSpec, Rope, RopeStyle};
+use crate::program::{Activation, CacheId, CacheSpec, CachedValues, Rope, RopeStyle};
 use crate::{
-    AttentionSpec, Builder, Device, DeviceError, Executable, Limits, Program, SequenceStep, Step,
-    StepOutput,
+    AttentionSpec, Builder, CacheType, Device, DeviceError, Executable, Limits, Program,
+    SequenceStep, Step, StepOutput,
 };
 use backplane_weights::Weights;
 use backplane_weights::writer::GgufWriter;
@@ -156,6 +156,7 @@ fn scalar_pool(page_size: usize) -> (Pool, Limits) {
         kv_heads: 1,
         key_dim: 1,
         value_dim: 1,
+        values: CachedValues::Stored,
     });
     let program = builder.unchecked();
     let limits = Limits {
@@ -164,6 +165,7 @@ fn scalar_pool(page_size: usize) -> (Pool, Limits) {
         page_size,
         pages: 8,
         threads: 1,
+        cache_type: CacheType::F32,
     };
     (Pool::new(&program, &limits).unwrap(), limits)
 }
@@ -188,7 +190,7 @@ fn attend(window: Option<usize>, soft_cap: Option<f32>, q: f32, scale: f32) -> V
         CacheId(0),
         &step,
         &[1f32.ln(), 3f32.ln(), 4f32.ln()],
-        &[10.0, 20.0, 40.0],
+        Some(&[10.0, 20.0, 40.0]),
     );
     let shape = ops::AttentionShape {
         heads: 1,
@@ -245,6 +247,7 @@ fn attention_groups_query_heads_over_key_heads() {
         kv_heads: 2,
         key_dim: 1,
         value_dim: 2,
+        values: CachedValues::Stored,
     });
     let program = builder.unchecked();
     let limits = Limits {
@@ -253,6 +256,7 @@ fn attention_groups_query_heads_over_key_heads() {
         page_size: 4,
         pages: 2,
         threads: 1,
+        cache_type: CacheType::F32,
     };
     let mut pool = Pool::new(&program, &limits).unwrap();
     assert_eq!(pool.page_floats(), 4 * 2 * (1 + 2));
@@ -268,7 +272,7 @@ fn attention_groups_query_heads_over_key_heads() {
         marks: false,
     };
     pool.commit(&step).unwrap();
-    pool.append(CacheId(0), &step, &[0.0, 0.0], &[1.0, 2.0, 3.0, 4.0]);
+    pool.append(CacheId(0), &step, &[0.0, 0.0], Some(&[1.0, 2.0, 3.0, 4.0]));
     let shape = ops::AttentionShape {
         heads: 4,
         scale: 1.0,
@@ -367,6 +371,7 @@ fn model() -> (Program, Weights) {
             kv_heads: 1,
             key_dim: 2,
             value_dim: 2,
+            values: CachedValues::Stored,
         });
         let x = b.embed(table, 1.0).unwrap();
         b.mark("embedding", x);
@@ -398,6 +403,7 @@ fn compile(page_size: usize, pages: usize) -> Box<dyn Executable> {
         page_size,
         pages,
         threads: 1,
+        cache_type: CacheType::F32,
     };
     Interpreter.compile(&program, &weights, limits).unwrap()
 }
@@ -584,6 +590,7 @@ fn compiling_checks_limits_and_weights() {
         page_size: 4,
         pages: 4,
         threads: 1,
+        cache_type: CacheType::F32,
     };
     let refuse = |program: &Program, limits: Limits| {
         Interpreter

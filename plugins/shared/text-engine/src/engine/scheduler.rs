@@ -540,7 +540,9 @@ fn internal(message: String) -> Error {
 /// A device's error as the contract says it.
 pub(crate) fn device_error(error: &DeviceError) -> Error {
     let code = match error {
-        DeviceError::Program(_) | DeviceError::Unsupported { .. } => ErrorCode::ModelUnusable,
+        DeviceError::Program(_)
+        | DeviceError::Unsupported { .. }
+        | DeviceError::CacheType { .. } => ErrorCode::ModelUnusable,
         DeviceError::Memory { .. } => ErrorCode::OutOfMemory,
         DeviceError::Step(_) => ErrorCode::Internal,
         DeviceError::Failed { .. } => ErrorCode::Device,
