@@ -9,7 +9,8 @@ use crate::gguf;
 use crate::map::Map;
 use crate::metadata::Metadata;
 use crate::safetensors::Checkpoint;
-use crate::weights::{Owned, Store, TensorInfo, Weights, check_bytes};
+use crate::store::{Owned, Store};
+use crate::weights::{TensorInfo, Weights, check_bytes};
 use crate::writer::{GgufWriter, OwnedValue};
 
 /// Collects metadata and tensors over a [`Checkpoint`]; [`finish`](Self::finish) reports what can't be put together.

@@ -44,6 +44,7 @@ mod gguf;
 mod map;
 mod metadata;
 pub mod safetensors;
+mod store;
 mod weights;
 pub mod writer;
 

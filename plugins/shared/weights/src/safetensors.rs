@@ -15,7 +15,7 @@ use crate::blocks::TensorType;
 use crate::error::{Error, shown};
 use crate::gguf;
 use crate::map::Map;
-use crate::weights::Store;
+use crate::store::Store;
 
 /// A checkpoint's named tensors, mapped. Cloning is cheap, and the data lives as long as any clone.
 #[derive(Clone)]

@@ -4,6 +4,7 @@
     reason = "helpers of tests, which clippy does not count as tests"
 )]
 
+mod assembly;
 mod blocks;
 mod files;
 mod fixtures;
@@ -11,6 +12,7 @@ mod hostile;
 mod metadata;
 mod properties;
 mod real;
+mod safetensors;
 mod shards;
 mod support;
 mod writer;
