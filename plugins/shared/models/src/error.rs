@@ -40,6 +40,16 @@ pub enum ModelError {
         /// What does not fit (part of the message, therefore not a `source`).
         cause: ProgramError,
     },
+    /// The configuration beside a directory's weights can't be read.
+    #[error("{}: found {found}, expected {expected}", path.display())]
+    Configuration {
+        /// The file.
+        path: PathBuf,
+        /// What is there instead.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
     /// A tensor's numbers can't be used.
     #[error("{}: tensor {tensor}: found {found}, expected {expected}", path.display())]
     Tensor {

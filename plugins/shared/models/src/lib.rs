@@ -12,6 +12,7 @@
 mod blocks;
 mod error;
 mod gemma3;
+pub mod hub;
 mod hyperparameters;
 mod llama;
 mod phi3;
