@@ -13,6 +13,7 @@ mod grids;
 mod lattice;
 mod layout;
 
+pub(crate) use codebook::E2M1_DOUBLED;
 pub use codebook::{BlockIQ4NL, BlockIQ4XS, BlockMxfp4, BlockTQ1_0, BlockTQ2_0, IQ4_LEVELS};
 pub use lattice::{
     BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS,

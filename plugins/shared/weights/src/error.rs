@@ -128,6 +128,17 @@ pub enum Error {
         /// What was expected.
         expected: String,
     },
+    /// A storage type that can't be quantised to, or isn't one.
+    #[error("type {found}: expected {expected}")]
+    TypeName {
+        /// The name asked for.
+        found: String,
+        /// What was expected.
+        expected: String,
+    },
+    /// The caller ended the work.
+    #[error("cancelled")]
+    Cancelled,
 }
 
 /// The most characters of a file's own text that a message shows.

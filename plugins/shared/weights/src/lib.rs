@@ -43,6 +43,7 @@ mod error;
 mod gguf;
 mod map;
 mod metadata;
+pub mod quantize;
 pub mod safetensors;
 mod store;
 mod weights;

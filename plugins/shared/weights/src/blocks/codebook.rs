@@ -9,7 +9,7 @@ pub const IQ4_LEVELS: [i8; 16] = [
 
 /// Twice the sixteen values of a 4-bit float (sign, two bits of exponent, one of fraction), as in the OCP Microscaling
 /// Formats specification 1.0.
-const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub(crate) const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 32 values `d * IQ4_LEVELS[q]`: the low nibbles of `qs` are values 0..16, the high nibbles 16..32.
 #[derive(Clone, Copy, Pod, Zeroable, Debug)]

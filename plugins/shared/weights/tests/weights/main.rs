@@ -11,6 +11,7 @@ mod fixtures;
 mod hostile;
 mod metadata;
 mod properties;
+mod quantize;
 mod real;
 mod safetensors;
 mod shards;
