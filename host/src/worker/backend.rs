@@ -1,9 +1,11 @@
 //! A plugin in a worker, as a backend of this process; a new worker after a crash, within a budget.
 
+use super::capability;
 use super::link::{Link, StartError, crashed};
 use super::message::{Answer, Call};
 use super::model::{WorkerModel, take};
 use super::{BUDGET, BUDGET_TIME, Isolated, Spec};
+use backplane_plugin_api::capability::AnyCapability;
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{
     DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict, VerdictState,
@@ -178,5 +180,15 @@ impl Backend for WorkerBackend {
         let (model, info) =
             take!(answer, Answer::Loaded { model, info } => (model, (*info).into()))?;
         Ok(Arc::new(WorkerModel::new(link, model, info)))
+    }
+
+    fn capability(&self, name: &str) -> Option<AnyCapability> {
+        match self.link() {
+            Ok(link) => capability::of_backend(&link, name),
+            Err(error) => {
+                tracing::warn!("{error}");
+                None
+            }
+        }
     }
 }

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) enum Reply {
     Event(usize, OwnEvent),
+    Progress(u64, u64, String),
     Done(Result<Answer, Error>),
 }
 
@@ -176,7 +177,7 @@ impl Link {
             let left = deadline.saturating_duration_since(Instant::now());
             match running.receive.recv_timeout(left) {
                 Ok(Reply::Done(result)) => return result,
-                Ok(Reply::Event(..)) => {}
+                Ok(Reply::Event(..) | Reply::Progress(..)) => {}
                 Err(_) => {
                     let why = format!("did not answer within {limit:?}");
                     let how = self.shared.stop(|process| process.end_now(why));
@@ -219,6 +220,9 @@ impl Shared {
             match frame::read::<FromWorker>(&mut socket) {
                 Ok(Some((id, Ok(FromWorker::Event { index, event })))) => {
                     self.pass(id, Reply::Event(index, event));
+                }
+                Ok(Some((id, Ok(FromWorker::Progress { done, total, what })))) => {
+                    self.pass(id, Reply::Progress(done, total, what));
                 }
                 Ok(Some((id, Ok(FromWorker::Done(result))))) => {
                     self.pass(id, Reply::Done(result));
@@ -292,7 +296,7 @@ impl Running<'_> {
         loop {
             match self.receive.recv() {
                 Ok(Reply::Done(result)) => return result,
-                Ok(Reply::Event(..)) => {}
+                Ok(Reply::Event(..) | Reply::Progress(..)) => {}
                 Err(_) => return Err(self.lost()),
             }
         }

@@ -3,9 +3,14 @@
 //! JSON has no numbers that are none (not a number, infinity) and paths are not always text; both cross as bits and
 //! bytes.
 
+use super::floats::Floats;
 use backplane_plugin_api::types::{
     ChatRequest, Classification, ClassifyRequest, Completion, DeviceInfo, Error, Event,
     GenerateOptions, GenerateRequest, LoadOptions, Metrics, ModelInfo, TokenLogprob, Verdict,
+};
+use backplane_plugin_api::{
+    AttentionRequest, AttentionState, ConvertOptions, ConvertReport, EmbedRequest, Embedding,
+    Finding, LayerAttention, ScoreRequest,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -61,7 +66,7 @@ pub(super) enum ToWorker {
     Call { call: Call, stopped: Vec<usize> },
     /// Request `index` of the call is to be stopped.
     Stop { index: usize },
-    /// So many events more were consumed.
+    /// So many events more were consumed, or a step of progress was taken.
     Consumed { events: usize },
     /// The model is not used any more.
     Forget { model: u64 },
@@ -120,6 +125,31 @@ pub(super) enum Call {
     Close {
         model: u64,
     },
+    /// Whether the model, or the backend where there is none, offers a capability.
+    Offers {
+        model: Option<u64>,
+        name: String,
+    },
+    Embed {
+        model: u64,
+        request: EmbedRequest,
+    },
+    Score {
+        model: u64,
+        request: ScoreRequest,
+    },
+    Attention {
+        model: u64,
+        request: AttentionRequest,
+    },
+    Check {
+        path: Bytes,
+    },
+    Convert {
+        source: Bytes,
+        destination: Bytes,
+        options: ConvertOptions,
+    },
 }
 
 /// From the worker.
@@ -138,6 +168,8 @@ pub(super) enum FromWorker {
     },
     /// An event of request `index` of the call.
     Event { index: usize, event: OwnEvent },
+    /// How far the call is; the worker waits for the answer.
+    Progress { done: u64, total: u64, what: String },
     /// The call's end.
     Done(Result<Answer, Error>),
 }
@@ -165,6 +197,12 @@ pub(super) enum Answer {
     Tokens(Vec<u32>),
     Bytes(Vec<u8>),
     Metrics(Vec<(String, u64)>),
+    Offers(bool),
+    Embeddings(Vec<Result<Embedded, Error>>),
+    Scores(Floats),
+    Attention(Attended),
+    Findings(Vec<Finding>),
+    Converted(ConvertReport),
 }
 
 /// [`ModelInfo`] with its path as bytes.
@@ -212,27 +250,102 @@ fn logprobs_in(all: Vec<Logprob>) -> Vec<TokenLogprob> {
 pub(super) struct Classes {
     prompt_tokens: u64,
     top: Vec<Logprob>,
-    logits: Option<Vec<u32>>,
+    logits: Option<Floats>,
 }
 
 impl From<Classification> for Classes {
     fn from(it: Classification) -> Self {
-        let bits = |logits: Vec<f32>| logits.into_iter().map(f32::to_bits).collect();
         Self {
             prompt_tokens: it.prompt_tokens,
             top: logprobs_out(&it.top),
-            logits: it.logits.map(bits),
+            logits: it.logits.map(Into::into),
         }
     }
 }
 
 impl From<Classes> for Classification {
     fn from(it: Classes) -> Self {
-        let floats = |bits: Vec<u32>| bits.into_iter().map(f32::from_bits).collect();
         Self {
             prompt_tokens: it.prompt_tokens,
             top: logprobs_in(it.top),
-            logits: it.logits.map(floats),
+            logits: it.logits.map(Into::into),
+        }
+    }
+}
+
+/// An [`Embedding`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Embedded {
+    values: Floats,
+    prompt_tokens: u64,
+}
+
+impl From<Embedding> for Embedded {
+    fn from(it: Embedding) -> Self {
+        Self {
+            values: it.values.into(),
+            prompt_tokens: it.prompt_tokens,
+        }
+    }
+}
+
+impl From<Embedded> for Embedding {
+    fn from(it: Embedded) -> Self {
+        Self {
+            values: it.values.into(),
+            prompt_tokens: it.prompt_tokens,
+        }
+    }
+}
+
+/// An [`AttentionState`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Attended {
+    tokens: Vec<u32>,
+    layers: Vec<AttendedLayer>,
+}
+
+/// A [`LayerAttention`].
+#[derive(Debug, Serialize, Deserialize)]
+struct AttendedLayer {
+    layer: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_dim: u32,
+    queries: Floats,
+    keys: Floats,
+}
+
+impl From<AttentionState> for Attended {
+    fn from(it: AttentionState) -> Self {
+        let layer = |it: LayerAttention| AttendedLayer {
+            layer: it.layer,
+            heads: it.heads,
+            kv_heads: it.kv_heads,
+            head_dim: it.head_dim,
+            queries: it.queries.into(),
+            keys: it.keys.into(),
+        };
+        Self {
+            tokens: it.tokens,
+            layers: it.layers.into_iter().map(layer).collect(),
+        }
+    }
+}
+
+impl From<Attended> for AttentionState {
+    fn from(it: Attended) -> Self {
+        let layer = |it: AttendedLayer| LayerAttention {
+            layer: it.layer,
+            heads: it.heads,
+            kv_heads: it.kv_heads,
+            head_dim: it.head_dim,
+            queries: it.queries.into(),
+            keys: it.keys.into(),
+        };
+        Self {
+            tokens: it.tokens,
+            layers: it.layers.into_iter().map(layer).collect(),
         }
     }
 }

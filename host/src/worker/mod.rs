@@ -3,7 +3,8 @@
 //! Every module is first opened and probed in a worker, so that one that crashes then is never opened in the host. A
 //! plugin with `isolation = "process"` stays there: the same module runs behind the same traits, with these differences:
 //!
-//! * its capabilities are `None`: they are objects of one process;
+//! * of its capabilities those of the contract are there, each call asking the plugin's own object in the worker; others are
+//!   `None`, being objects of one process; those of a worker that has ended err, and are to be asked for again;
 //! * it may be up to 64 events ahead of the consumer; what a consumer that stopped did not take is not told, and the end
 //!   is as the consumer saw it;
 //! * when the worker ends, the calls in it err as [`Device`](backplane_plugin_api::ErrorCode::Device) with the signal or

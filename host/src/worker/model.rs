@@ -1,7 +1,9 @@
 //! A model in a worker, as a model of this process.
 
+use super::capability::{self, Loaded};
 use super::link::{Link, Reply};
 use super::message::{AHEAD, Answer, Call, Odd, ToWorker, metrics_in};
+use backplane_plugin_api::capability::AnyCapability;
 use backplane_plugin_api::sdk::{BatchSink, Result, Sink, TextModel};
 use backplane_plugin_api::types::{
     ChatRequest, Classification, ClassifyRequest, Completion, Control, Error, ErrorCode, Event,
@@ -19,8 +21,7 @@ const POLL: Duration = Duration::from_millis(10);
 /// A model that a worker loaded.
 #[derive(Debug)]
 pub(super) struct WorkerModel {
-    link: Arc<Link>,
-    id: u64,
+    loaded: Arc<Loaded>,
     info: ModelInfo,
     closed: AtomicBool,
 }
@@ -47,8 +48,7 @@ impl WorkerModel {
     pub(super) fn new(link: Arc<Link>, id: u64, info: ModelInfo) -> Self {
         let closed = AtomicBool::new(false);
         Self {
-            link,
-            id,
+            loaded: Arc::new(Loaded { link, id }),
             info,
             closed,
         }
@@ -67,10 +67,10 @@ impl WorkerModel {
             panic: None,
         };
         let stopped = consumer.poll();
-        let running = self.link.begin(call, stopped)?;
+        let running = self.loaded.link.begin(call, stopped)?;
         let stop = |indices: Vec<usize>| {
             for index in indices {
-                self.link.tell(running.id, &ToWorker::Stop { index });
+                self.loaded.link.tell(running.id, &ToWorker::Stop { index });
             }
         };
         let (mut consumed, mut polled) = (0, Instant::now());
@@ -84,14 +84,16 @@ impl WorkerModel {
                     consumed += 1;
                     if consumed % (AHEAD / 2) == 0 {
                         let events = AHEAD / 2;
-                        self.link.tell(running.id, &ToWorker::Consumed { events });
+                        self.loaded
+                            .link
+                            .tell(running.id, &ToWorker::Consumed { events });
                     }
                     if count > 1 && polled.elapsed() >= POLL {
                         stop(consumer.poll());
                         polled = Instant::now();
                     }
                 }
-                None => stop(consumer.poll()),
+                Some(Reply::Progress(..)) | None => stop(consumer.poll()),
             }
         };
         if let Some(payload) = consumer.panic {
@@ -224,7 +226,7 @@ impl TextModel for WorkerModel {
     fn generate(&self, request: &GenerateRequest, sink: &mut dyn Sink) -> Result<Completion> {
         let mut request = request.clone();
         let odd = Odd::take(&mut request.options);
-        let model = self.id;
+        let model = self.loaded.id;
         let call = Call::Generate {
             model,
             request,
@@ -236,7 +238,7 @@ impl TextModel for WorkerModel {
     fn chat(&self, request: &ChatRequest, sink: &mut dyn Sink) -> Result<Completion> {
         let mut request = request.clone();
         let odd = Odd::take(&mut request.options);
-        let model = self.id;
+        let model = self.loaded.id;
         let call = Call::Chat {
             model,
             request,
@@ -248,18 +250,18 @@ impl TextModel for WorkerModel {
     fn render_chat(&self, request: &ChatRequest) -> Result<String> {
         let mut request = request.clone();
         let odd = Odd::take(&mut request.options);
-        let model = self.id;
+        let model = self.loaded.id;
         let call = Call::RenderChat {
             model,
             request,
             odd,
         };
-        take!(self.link.call(call)?, Answer::Text(text) => text)
+        take!(self.loaded.link.call(call)?, Answer::Text(text) => text)
     }
 
     fn classify(&self, request: &ClassifyRequest) -> Result<Vec<Result<Classification>>> {
-        let (model, request) = (self.id, request.clone());
-        let answer = self.link.call(Call::Classify { model, request })?;
+        let (model, request) = (self.loaded.id, request.clone());
+        let answer = self.loaded.link.call(Call::Classify { model, request })?;
         let results = take!(answer, Answer::Classify(results) => results)?;
         let each = results.into_iter().map(|result| result.map(Into::into));
         Ok(each.collect())
@@ -276,7 +278,7 @@ impl TextModel for WorkerModel {
             .iter_mut()
             .map(|request| Odd::take(&mut request.options))
             .collect();
-        let model = self.id;
+        let model = self.loaded.id;
         let call = Call::Batch {
             model,
             requests,
@@ -291,8 +293,8 @@ impl TextModel for WorkerModel {
     }
 
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        let answer = self.link.call(Call::Tokenize {
-            model: self.id,
+        let answer = self.loaded.link.call(Call::Tokenize {
+            model: self.loaded.id,
             text: text.to_owned(),
             add_special,
             parse_special,
@@ -301,8 +303,8 @@ impl TextModel for WorkerModel {
     }
 
     fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
-        let (model, tokens) = (self.id, tokens.to_vec());
-        let answer = self.link.call(Call::Detokenize {
+        let (model, tokens) = (self.loaded.id, tokens.to_vec());
+        let answer = self.loaded.link.call(Call::Detokenize {
             model,
             tokens,
             special,
@@ -311,7 +313,9 @@ impl TextModel for WorkerModel {
     }
 
     fn metrics(&self) -> Metrics {
-        match self.link.call(Call::Metrics { model: self.id }) {
+        match self.loaded.link.call(Call::Metrics {
+            model: self.loaded.id,
+        }) {
             Ok(Answer::Metrics(metrics)) => metrics_in(metrics),
             _ => Metrics::new(),
         }
@@ -319,16 +323,16 @@ impl TextModel for WorkerModel {
 
     fn close(&self) -> Result<()> {
         self.closed.store(true, Ordering::Release);
-        if self.link.ended().is_some() {
+        if self.loaded.link.ended().is_some() {
             return Ok(());
         }
-        let answer = self.link.call(Call::Close { model: self.id })?;
+        let answer = self.loaded.link.call(Call::Close {
+            model: self.loaded.id,
+        })?;
         take!(answer, Answer::Nothing => ())
     }
-}
 
-impl Drop for WorkerModel {
-    fn drop(&mut self) {
-        self.link.tell(0, &ToWorker::Forget { model: self.id });
+    fn capability(&self, name: &str) -> Option<AnyCapability> {
+        capability::of_model(&self.loaded, name)
     }
 }

@@ -1,10 +1,12 @@
 //! The worker's side: opens one module and answers calls until its socket ends.
 
+use super::capability::absent;
 use super::frame;
 use super::message::{
     AHEAD, Answer, Call, FromWorker, Info, Odd, Open, Opened, ToWorker, VERSION, metrics_out,
 };
 use crate::loader::{LoadRequest, open};
+use backplane_plugin_api::capability::{self, ATTENTION, CHECK, CONVERT, EMBED, Progress, SCORE};
 use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::sdk::{Backend, BatchSink, Context, Sink, TextModel};
 use backplane_plugin_api::types::{Control, Error, ErrorCode, Event};
@@ -304,6 +306,42 @@ impl Worker {
                 self.model(model)?.close()?;
                 Answer::Nothing
             }
+            Call::Offers { model, name } => Answer::Offers(match model {
+                Some(model) => self.model(model)?.capability(&name).is_some(),
+                None => backend.capability(&name).is_some(),
+            }),
+            Call::Embed { model, request } => {
+                let embed = capability::embed(&*self.model(model)?)?;
+                let embed = embed.ok_or_else(|| absent(EMBED))?;
+                let results = embed.embed(&request, &mut sink)?;
+                let each = results.into_iter().map(|result| result.map(Into::into));
+                Answer::Embeddings(each.collect())
+            }
+            Call::Score { model, request } => {
+                let score = capability::score(&*self.model(model)?)?;
+                let score = score.ok_or_else(|| absent(SCORE))?;
+                Answer::Scores(score.score(&request, &mut sink)?.into())
+            }
+            Call::Attention { model, request } => {
+                let attention = capability::attention(&*self.model(model)?)?;
+                let attention = attention.ok_or_else(|| absent(ATTENTION))?;
+                Answer::Attention(attention.inspect_attention(&request, &mut sink)?.into())
+            }
+            Call::Check { path } => {
+                let check = capability::check(&**backend)?;
+                let check = check.ok_or_else(|| absent(CHECK))?;
+                Answer::Findings(check.check(&PathBuf::from(path), &mut sink)?)
+            }
+            Call::Convert {
+                source,
+                destination,
+                options,
+            } => {
+                let convert = capability::convert(&**backend)?;
+                let convert = convert.ok_or_else(|| absent(CONVERT))?;
+                let (source, destination) = (PathBuf::from(source), PathBuf::from(destination));
+                Answer::Converted(convert.convert(&source, &destination, &options, &mut sink)?)
+            }
         })
     }
 }
@@ -374,5 +412,30 @@ impl Sink for ToHost<'_> {
 
     fn should_stop(&self) -> bool {
         BatchSink::should_stop(self, 0)
+    }
+}
+
+impl Progress for ToHost<'_> {
+    /// Waits for the host's answer: the call is to end as the watcher said.
+    fn on_progress(&mut self, done: u64, total: u64, what: &str) -> Control {
+        {
+            let mut state = lock(&self.gate.state);
+            if state.stopped.contains(&0) {
+                return Control::Stop;
+            }
+            state.ahead += 1;
+        }
+        let what = what.to_owned();
+        let progress = FromWorker::Progress { done, total, what };
+        self.out.send(self.id, &progress);
+        let unanswered = |state: &mut GateState| state.ahead > 0 && !state.stopped.contains(&0);
+        let state = lock(&self.gate.state);
+        let state = self.gate.changed.wait_while(state, unanswered);
+        let state = state.unwrap_or_else(PoisonError::into_inner);
+        if state.stopped.contains(&0) {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
     }
 }

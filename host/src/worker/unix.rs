@@ -1,6 +1,8 @@
 //! Workers on Unix: children of this process at the other end of a socket pair.
 
 mod backend;
+mod capability;
+mod floats;
 mod frame;
 mod link;
 mod message;

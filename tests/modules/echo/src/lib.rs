@@ -5,14 +5,18 @@
 //! Options of the plugin (all optional; others are refused):
 //! `probe` a verdict's word to answer with; `devices` an array of [`DeviceInfo`]; `panic_in`, `crash_in` arrays of names
 //! of calls (`new`, `probe`, `devices`, `inspect`, `load`, `info`, `generate`, `decode`, `chat`, `classify`, `batch`,
-//! `tokenize`, `metrics`, `close`) in which to panic or to end the process; `token_delay_ms` time a token takes.
+//! `tokenize`, `metrics`, `close`, `embed`, `score`, `attention`, `check`, `convert`) in which to panic or to end the
+//! process; `token_delay_ms` time a token takes (a batch where many are read at once, a line of a file); `offers` an array of
+//! the names of the contract's capabilities that it offers, all when left out.
 
+mod capabilities;
 mod model;
 mod text;
 
 pub use model::EchoModel;
 
 use abi_stable::StableAbi;
+use backplane_plugin_api::capability::{CHECK, CONVERT};
 use backplane_plugin_api::{
     AnyCapability, Backend, Context, DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Result,
     TextModel, Verdict, VerdictState,
@@ -58,6 +62,7 @@ pub(crate) struct Behaviour {
     panic_in: Vec<String>,
     crash_in: Vec<String>,
     pub(crate) token_delay: Duration,
+    offers: Option<Vec<String>>,
 }
 
 impl Behaviour {
@@ -69,6 +74,12 @@ impl Behaviour {
         if self.panic_in.iter().any(|name| name == call) {
             panic!("told to panic in {call}");
         }
+    }
+
+    /// Whether it offers a capability of the contract.
+    pub(crate) fn offers(&self, name: &str) -> bool {
+        let offers = self.offers.as_ref();
+        offers.is_none_or(|offers| offers.iter().any(|one| one == name))
     }
 }
 
@@ -131,6 +142,7 @@ fn behaviour(name: &str, context: &Context) -> std::result::Result<Behaviour, St
             }
             "panic_in" => behaviour.panic_in = names(key, value)?,
             "crash_in" => behaviour.crash_in = names(key, value)?,
+            "offers" => behaviour.offers = Some(names(key, value)?),
             "token_delay_ms" => {
                 let delay = value
                     .as_u64()
@@ -261,6 +273,11 @@ impl Backend for EchoBackend {
     }
 
     fn capability(&self, name: &str) -> Option<AnyCapability> {
-        capability(name)
+        let files = || Arc::new(capabilities::Files(self.behaviour.clone()));
+        match name {
+            CHECK if self.behaviour.offers(name) => Some(AnyCapability::check(files())),
+            CONVERT if self.behaviour.offers(name) => Some(AnyCapability::convert(files())),
+            _ => capability(name),
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::text::TextStream;
 use crate::{BEGIN, Behaviour, END, VOCABULARY, capability};
+use backplane_plugin_api::capability::{ATTENTION, EMBED, SCORE};
 use backplane_plugin_api::{
     AnyCapability, BatchSink, ChatRequest, Classification, ClassifyRequest, Completion, Control,
     Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest, Metrics, ModelInfo,
@@ -16,28 +17,38 @@ const BATCH: usize = 16;
 
 /// A model that says its prompt again.
 pub struct EchoModel {
-    behaviour: Arc<Behaviour>,
+    shared: Arc<Shared>,
+    generated: AtomicU64,
+}
+
+/// What the model and its capabilities share.
+pub(crate) struct Shared {
+    pub(crate) behaviour: Arc<Behaviour>,
     info: ModelInfo,
     closed: AtomicBool,
-    generated: AtomicU64,
 }
 
 impl EchoModel {
     pub(crate) fn new(behaviour: Arc<Behaviour>, info: ModelInfo) -> Self {
+        let closed = AtomicBool::new(false);
         Self {
-            behaviour,
-            info,
-            closed: AtomicBool::new(false),
+            shared: Arc::new(Shared {
+                behaviour,
+                info,
+                closed,
+            }),
             generated: AtomicU64::new(0),
         }
     }
+}
 
-    fn open(&self, call: &str) -> Result<()> {
+impl Shared {
+    pub(crate) fn open(&self, call: &str) -> Result<()> {
         self.behaviour.enter(call);
         self.still_open()
     }
 
-    fn still_open(&self) -> Result<()> {
+    pub(crate) fn still_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) {
             return Err(Error::new(
                 ErrorCode::Closed,
@@ -47,7 +58,7 @@ impl EchoModel {
         Ok(())
     }
 
-    fn refuse(&self, field: &str) -> Error {
+    pub(crate) fn refuse(&self, field: &str) -> Error {
         Error::unsupported_field(field, &self.behaviour.name)
     }
 
@@ -88,30 +99,37 @@ impl EchoModel {
         }
     }
 
-    fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+    pub(crate) fn prompt_tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let tokens = match prompt {
             Prompt::Text { text, special } => tokens_of(text, true, *special),
             Prompt::Tokens(tokens) => tokens.clone(),
         };
-        if let Some(token) = tokens.iter().find(|&&token| token >= VOCABULARY) {
-            return Err(Error::invalid_field(
-                "prompt",
-                format!("token {token}: expected less than {VOCABULARY}"),
-            ));
-        }
-        if tokens.len() as u64 >= self.info.loaded_context {
-            return Err(Error::new(
-                ErrorCode::ContextOverflow,
-                format!(
-                    "the prompt has {} tokens, the context {}",
-                    tokens.len(),
-                    self.info.loaded_context
-                ),
-            ));
-        }
+        self.in_vocabulary(&tokens, "prompt")?;
+        self.in_context(tokens.len())?;
         Ok(tokens)
     }
 
+    pub(crate) fn in_vocabulary(&self, tokens: &[u32], field: &str) -> Result<()> {
+        match tokens.iter().find(|&&token| token >= VOCABULARY) {
+            Some(token) => Err(Error::invalid_field(
+                field,
+                format!("token {token}: expected less than {VOCABULARY}"),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn in_context(&self, tokens: usize) -> Result<()> {
+        let context = self.info.loaded_context;
+        if tokens as u64 >= context {
+            let message = format!("the prompt has {tokens} tokens, the context {context}");
+            return Err(Error::new(ErrorCode::ContextOverflow, message));
+        }
+        Ok(())
+    }
+}
+
+impl EchoModel {
     fn run(
         &self,
         tokens: &[u32],
@@ -133,7 +151,7 @@ impl EchoModel {
         let start = Instant::now();
         let mut read = 0;
         for batch in tokens.chunks(BATCH) {
-            self.still_open()?;
+            self.shared.still_open()?;
             if sink.should_stop() {
                 return Ok(done);
             }
@@ -149,7 +167,7 @@ impl EchoModel {
         done.prefill_s = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let mut choose = Choose::new(tokens, options, seed);
-        let room = self.info.loaded_context - tokens.len() as u64;
+        let room = self.shared.info.loaded_context - tokens.len() as u64;
         let (most, at_most) = match options
             .max_tokens
             .map(u64::from)
@@ -160,15 +178,15 @@ impl EchoModel {
         };
         let mut stream = TextStream::new(&options.stop);
         done.finish_reason = loop {
-            self.still_open()?;
+            self.shared.still_open()?;
             if sink.should_stop() {
                 break FinishReason::Cancelled;
             }
             if done.completion_tokens == most {
                 break at_most;
             }
-            self.behaviour.enter("decode");
-            std::thread::sleep(self.behaviour.token_delay);
+            self.shared.behaviour.enter("decode");
+            std::thread::sleep(self.shared.behaviour.token_delay);
             let token = choose.next();
             if options.stop_tokens.contains(&token) || (token == END && !options.ignore_end) {
                 break FinishReason::Stop;
@@ -267,26 +285,26 @@ fn tokens_of(text: &str, add_special: bool, parse_special: bool) -> Vec<u32> {
 
 impl TextModel for EchoModel {
     fn info(&self) -> ModelInfo {
-        self.behaviour.enter("info");
-        self.info.clone()
+        self.shared.behaviour.enter("info");
+        self.shared.info.clone()
     }
 
     fn generate(&self, request: &GenerateRequest, sink: &mut dyn Sink) -> Result<Completion> {
-        self.open("generate")?;
-        self.check(&request.options)?;
+        self.shared.open("generate")?;
+        self.shared.check(&request.options)?;
         self.run(
-            &self.prompt_tokens(&request.prompt)?,
+            &self.shared.prompt_tokens(&request.prompt)?,
             &request.options,
             sink,
         )
     }
 
     fn chat(&self, request: &ChatRequest, sink: &mut dyn Sink) -> Result<Completion> {
-        self.open("chat")?;
-        self.check(&request.options)?;
+        self.shared.open("chat")?;
+        self.shared.check(&request.options)?;
         let text = self.render_chat(request)?;
         self.run(
-            &self.prompt_tokens(&Prompt::Text {
+            &self.shared.prompt_tokens(&Prompt::Text {
                 text,
                 special: true,
             })?,
@@ -296,7 +314,7 @@ impl TextModel for EchoModel {
     }
 
     fn render_chat(&self, request: &ChatRequest) -> Result<String> {
-        self.still_open()?;
+        self.shared.still_open()?;
         if request.messages.is_empty() {
             return Err(Error::new(
                 ErrorCode::TemplateRefused,
@@ -304,10 +322,10 @@ impl TextModel for EchoModel {
             ));
         }
         if request.tools.is_some() {
-            return Err(self.refuse("tools"));
+            return Err(self.shared.refuse("tools"));
         }
         if let Some(name) = request.template_options.keys().next() {
-            return Err(self.refuse(name));
+            return Err(self.shared.refuse(name));
         }
         let mut text = String::new();
         for message in &request.messages {
@@ -327,9 +345,9 @@ impl TextModel for EchoModel {
     }
 
     fn classify(&self, request: &ClassifyRequest) -> Result<Vec<Result<Classification>>> {
-        self.open("classify")?;
+        self.shared.open("classify")?;
         if let Some(field) = request.extra.keys().next() {
-            return Err(self.refuse(field));
+            return Err(self.shared.refuse(field));
         }
         Ok(request
             .prompts
@@ -343,14 +361,14 @@ impl TextModel for EchoModel {
         requests: &[GenerateRequest],
         sink: &mut dyn BatchSink,
     ) -> Result<Vec<Result<Completion>>> {
-        self.open("batch")?;
+        self.shared.open("batch")?;
         Ok(requests
             .iter()
             .enumerate()
             .map(|(index, request)| {
-                self.check(&request.options)?;
+                self.shared.check(&request.options)?;
                 self.run(
-                    &self.prompt_tokens(&request.prompt)?,
+                    &self.shared.prompt_tokens(&request.prompt)?,
                     &request.options,
                     &mut OneOf {
                         index,
@@ -362,12 +380,12 @@ impl TextModel for EchoModel {
     }
 
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        self.open("tokenize")?;
+        self.shared.open("tokenize")?;
         Ok(tokens_of(text, add_special, parse_special))
     }
 
     fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
-        self.still_open()?;
+        self.shared.still_open()?;
         let mut bytes = Vec::new();
         for &token in tokens {
             match token {
@@ -386,7 +404,7 @@ impl TextModel for EchoModel {
     }
 
     fn metrics(&self) -> Metrics {
-        self.behaviour.enter("metrics");
+        self.shared.behaviour.enter("metrics");
         [(
             "tokens_generated_total".to_owned(),
             self.generated.load(Ordering::Relaxed) as f64,
@@ -395,36 +413,53 @@ impl TextModel for EchoModel {
     }
 
     fn close(&self) -> Result<()> {
-        self.behaviour.enter("close");
-        self.closed.store(true, Ordering::Release);
+        self.shared.behaviour.enter("close");
+        self.shared.closed.store(true, Ordering::Release);
         Ok(())
     }
 
     fn capability(&self, name: &str) -> Option<AnyCapability> {
-        capability(name)
+        let shared = self.shared.clone();
+        match name {
+            EMBED if self.shared.behaviour.offers(name) => Some(AnyCapability::embed(shared)),
+            SCORE if self.shared.behaviour.offers(name) => Some(AnyCapability::score(shared)),
+            ATTENTION if self.shared.behaviour.offers(name) => {
+                Some(AnyCapability::attention(shared))
+            }
+            _ => capability(name),
+        }
     }
+}
+
+/// Logits of the token after others, and the logarithm of the sum of their exponentials: the likeliest is the first of the
+/// prompt; the others are equally unlikely.
+pub(crate) fn next_logits(tokens: &[u32]) -> (Vec<f32>, f64) {
+    let first = likeliest(tokens);
+    let others = f64::from(VOCABULARY - 1);
+    let logit = |token| if token == first { 10.0 } else { 0.0 };
+    let logits = (0..VOCABULARY).map(logit).collect();
+    (logits, (10_f64.exp() + others).ln())
+}
+
+fn likeliest(tokens: &[u32]) -> u32 {
+    tokens
+        .iter()
+        .copied()
+        .find(|&token| token < 256)
+        .unwrap_or(END)
 }
 
 impl EchoModel {
     fn classify_one(&self, prompt: &Prompt, request: &ClassifyRequest) -> Result<Classification> {
-        let tokens = self.prompt_tokens(prompt)?;
+        let tokens = self.shared.prompt_tokens(prompt)?;
         if tokens.is_empty() {
             return Err(Error::invalid_field(
                 "prompts",
                 "a prompt without tokens: expected at least one",
             ));
         }
-        // The likeliest token is the first of the prompt; the others are equally unlikely.
-        let first = tokens
-            .iter()
-            .copied()
-            .find(|&token| token < 256)
-            .unwrap_or(END);
-        let others = f64::from(VOCABULARY - 1);
-        let logits: Vec<f32> = (0..VOCABULARY)
-            .map(|token| if token == first { 10.0 } else { 0.0 })
-            .collect();
-        let total = (10_f64.exp() + others).ln();
+        let first = likeliest(&tokens);
+        let (logits, total) = next_logits(&tokens);
         let mut order: Vec<u32> = (0..VOCABULARY).collect();
         order.sort_by_key(|&token| token != first);
         let top = order
