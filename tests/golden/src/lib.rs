@@ -6,14 +6,18 @@
 //!
 //! Invariant: a missing fixture or model is a failure, never a skipped check.
 
+mod cache;
 mod compare;
 mod fixtures;
+mod formats;
 mod real;
 mod runner;
 mod tiny;
 
+pub use cache::WithCache;
 pub use compare::{Judge, Seen, Tolerance};
 pub use fixtures::{fixture, fixtures_dir, real_model_path};
+pub use formats::{formats, open_tiny, tiny_models};
 pub use real::{perplexity, real_teacher_forced};
 pub use runner::{Runner, Sequence};
-pub use tiny::{check_f32, check_quant};
+pub use tiny::{check_f32, check_formats, check_quant};

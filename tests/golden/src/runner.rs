@@ -46,10 +46,25 @@ impl Runner {
         positions: usize,
         max_step_tokens: usize,
     ) -> Self {
-        let at = path.display();
         let weights = Weights::open(path).unwrap_or_else(|error| panic!("{error}"));
-        let program = backplane_models::lower_for(&weights, context)
-            .unwrap_or_else(|error| panic!("{error}"));
+        Self::of(device, &weights, context, positions, max_step_tokens)
+    }
+
+    /// As [`for_context`](Self::for_context), of a model that is open.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new).
+    #[must_use]
+    pub fn of(
+        device: &dyn Device,
+        weights: &Weights,
+        context: Option<usize>,
+        positions: usize,
+        max_step_tokens: usize,
+    ) -> Self {
+        let at = weights.path().display();
+        let program =
+            backplane_models::lower_for(weights, context).unwrap_or_else(|error| panic!("{error}"));
         let pages = positions.div_ceil(PAGE_SIZE);
         let limits = Limits {
             max_step_tokens,
@@ -60,7 +75,7 @@ impl Runner {
             cache_type: CacheType::F32,
         };
         let executable = device
-            .compile(&program, &weights, limits)
+            .compile(&program, weights, limits)
             .unwrap_or_else(|error| panic!("{at}: {error}"));
         Self {
             executable,

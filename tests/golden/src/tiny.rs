@@ -1,9 +1,11 @@
 //! Checks on the tiny models.
 
 use crate::compare::{Judge, Seen, Tolerance, argmax, max_abs, std_dev};
-use crate::fixtures::{fixture, floats, ids, list, read_json};
+use crate::fixtures::{floats, ids, list, read_json};
+use crate::formats::{formats, open_tiny, reference_of, unknown_window};
 use crate::runner::{Runner, Sequence};
 use backplane_program::{Device, StepOutput};
+use backplane_weights::Weights;
 use serde_json::Value;
 
 /// Largest relative rms and smallest argmax agreement for activations of 8 bits, as the references' README suggests.
@@ -19,6 +21,8 @@ struct Case {
     /// The context's size that the reference was made with.
     n_ctx: Option<usize>,
     last_logits: Vec<f32>,
+    /// Whether `tokens` ends before the position of `last_logits`.
+    cut: bool,
     /// `[tokens][20]`.
     top_ids: Vec<Vec<u32>>,
     top_logits: Vec<Vec<f32>>,
@@ -36,6 +40,7 @@ impl Case {
             tokens: ids(list(tokens, "tokens")),
             n_ctx: tokens["n_ctx"].as_u64().map(|n_ctx| n_ctx as usize),
             last_logits: floats(list(reference, "last_logits")),
+            cut: false,
             top_ids: list(reference, "top20_ids").iter().map(row_ids).collect(),
             top_logits: rows("top20_logits"),
             greedy_ids: ids(list(reference, "greedy_ids")),
@@ -48,27 +53,64 @@ impl Case {
     }
 }
 
+impl Case {
+    /// What is left of the reference within the first `positions`.
+    fn within(mut self, positions: usize) -> Self {
+        self.cut = self.tokens.len() > positions;
+        self.tokens.truncate(positions);
+        self.top_ids.truncate(positions);
+        self.top_logits.truncate(positions);
+        let steps = match self.cut {
+            true => 0,
+            false => positions + 1 - self.tokens.len(),
+        };
+        self.greedy_ids.truncate(steps);
+        self.hidden = self.hidden.filter(|_| !self.cut);
+        self
+    }
+}
+
 fn row(value: &Value) -> Vec<f32> {
     value.as_array().map_or_else(Vec::new, |row| floats(row))
 }
 
-/// Judges a device by `tiny/{model}/golden.json`, running `tiny/{model}/{file}`: logits of the last position, the best 20 of
-/// every position, greedy continuations, and the hidden state after each layer; by one prefill, token by token, in portions,
+/// Judges a device by `tiny/{model}/golden.json` on one of the model's [`formats`]: logits of the last position, the best 20
+/// of every position, greedy continuations, and the hidden state after each layer; by one prefill, token by token, in portions,
 /// and with all sequences mixed in single steps.
 ///
 /// # Panics
 /// The device is off by more than the tolerance.
-pub fn check_f32(device: &dyn Device, model: &str, file: &str, tolerance: Tolerance) -> Seen {
+pub fn check_f32(device: &dyn Device, model: &str, format: &str, tolerance: Tolerance) -> Seen {
+    let weights = open_tiny(model, format);
+    let name = format!("{model}/{format}");
+    let model = reference_of(model);
     let golden = read_json(&format!("tiny/{model}/golden.json"));
-    let cases: Vec<_> = list(&golden, "sequences")
-        .iter()
-        .map(|case| Case::new(case, case))
-        .collect();
+    let cases = list(&golden, "sequences").iter();
+    let cases = cases.map(|case| Case::new(case, case));
+    let cases: Vec<_> = match unknown_window(model, &weights) {
+        Some(window) => cases.map(|case| case.within(window)).collect(),
+        None => cases.collect(),
+    };
     assert!(
         cases.iter().any(|case| case.hidden.is_some()),
         "{model}: no reference for hidden states"
     );
-    check(device, model, file, &cases, Limit::Exact(tolerance))
+    check(device, &weights, &name, &cases, Limit::Exact(tolerance))
+}
+
+/// As [`check_f32`], on every format that the model ships.
+///
+/// # Panics
+/// The device is off by more than the tolerance.
+pub fn check_formats(
+    device: &dyn Device,
+    model: &str,
+    tolerance: Tolerance,
+) -> Vec<(&'static str, Seen)> {
+    let judged = formats(model).into_iter();
+    judged
+        .map(|format| (format, check_f32(device, model, format, tolerance)))
+        .collect()
 }
 
 /// Judges a device by `tiny/llama-256-quant/golden_quant.json` on the file of one block type, such as `Q4_K` or
@@ -100,7 +142,8 @@ pub fn check_quant(device: &dyn Device, block_type: &str, judge: Judge) -> Seen 
         Judge::Exact => Limit::Exact(Tolerance::default()),
         Judge::Int8Activations => Limit::Int8,
     };
-    check(device, MODEL, &file, &cases, limit)
+    let weights = open_tiny(MODEL, &file);
+    check(device, &weights, &format!("{MODEL}/{file}"), &cases, limit)
 }
 
 #[derive(Clone, Copy)]
@@ -109,31 +152,26 @@ enum Limit {
     Int8,
 }
 
-fn check(device: &dyn Device, model: &str, file: &str, cases: &[Case], limit: Limit) -> Seen {
-    assert!(!cases.is_empty(), "{model}: no sequences");
+fn check(device: &dyn Device, weights: &Weights, name: &str, cases: &[Case], limit: Limit) -> Seen {
+    assert!(!cases.is_empty(), "{name}: no sequences");
     let mut cases: Vec<&Case> = cases.iter().collect();
     cases.sort_by_key(|case| case.n_ctx);
     cases
         .chunk_by(|a, b| a.n_ctx == b.n_ctx)
-        .map(|cases| check_context(device, model, file, cases, limit))
+        .map(|cases| check_context(device, weights, name, cases, limit))
         .fold(Seen::nothing(), Seen::worst)
 }
 
 /// Judges sequences whose references have contexts of the same size.
 fn check_context(
     device: &dyn Device,
-    model: &str,
-    file: &str,
+    weights: &Weights,
+    name: &str,
     cases: &[&Case],
     limit: Limit,
 ) -> Seen {
-    let mut runner = Runner::for_context(
-        device,
-        &fixture(&format!("tiny/{model}/{file}")),
-        cases[0].n_ctx,
-        POSITIONS,
-        MAX_STEP_TOKENS,
-    );
+    let context = cases[0].n_ctx;
+    let mut runner = Runner::of(device, weights, context, POSITIONS, MAX_STEP_TOKENS);
     let mut seen = Seen::nothing();
     for (index, case) in cases.iter().enumerate() {
         for (how, portion) in [
@@ -141,7 +179,7 @@ fn check_context(
             ("token by token", 1),
             ("portions of 7", 7),
         ] {
-            let place = format!("{model}/{file}, sequence {index}, {how}");
+            let place = format!("{name}, sequence {index}, {how}");
             let mut sequence = Sequence::default();
             let logits = runner.feed(&mut sequence, &case.tokens, portion, 0);
             seen = seen.worst(judge_logits(&place, &logits, case, limit));
@@ -151,12 +189,12 @@ fn check_context(
             runner.release(sequence);
         }
         if let (Some(hidden), Limit::Exact(tolerance)) = (&case.hidden, limit) {
-            let place = format!("{model}/{file}, sequence {index}");
+            let place = format!("{name}, sequence {index}");
             let worst = hidden_states(&mut runner, &place, case, hidden, tolerance);
             seen.hidden_max_abs = seen.hidden_max_abs.max(worst);
         }
     }
-    mixed(&mut runner, &format!("{model}/{file}"), cases, limit).worst(seen)
+    mixed(&mut runner, name, cases, limit).worst(seen)
 }
 
 /// Judges logits of all positions of one sequence, `[tokens, vocab]`.
@@ -169,8 +207,10 @@ fn judge_logits(place: &str, logits: &[f32], case: &Case, limit: Limit) -> Seen 
         case.top_ids.len(),
         "{place}: positions of the reference"
     );
-    let last = rows[rows.len() - 1];
-    let (mut ours, mut theirs) = (last.to_vec(), case.last_logits.clone());
+    let (mut ours, mut theirs) = match case.cut {
+        true => (vec![], vec![]),
+        false => (rows[rows.len() - 1].to_vec(), case.last_logits.clone()),
+    };
     let mut right = 0;
     for (position, row) in rows.iter().enumerate() {
         let (top_ids, top_logits) = (&case.top_ids[position], &case.top_logits[position]);

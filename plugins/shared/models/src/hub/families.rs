@@ -394,8 +394,8 @@ fn gemma3_rotation(config: &Section, plan: &mut Plan) -> Result<(), ModelError> 
         return rotation.write_with_base(plan, dim, &scalings, GEMMA_BASE);
     };
     rotation.refuse_unasked()?;
-    sliding.require_plain()?;
     plan.set("rope.freq_base_swa", sliding.base()?.unwrap_or(local));
+    sliding.require_plain()?;
     full.write_with_base(plan, dim, &scalings, GEMMA_BASE)
 }
 
