@@ -2,7 +2,8 @@
 
 use crate::engine::{Config, Engine, device_error};
 use crate::inspect;
-use crate::model::Model;
+use crate::model::{Model, Parts};
+use crate::states::States;
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict};
 use backplane_program::{CacheType, Device, Limits, Program};
@@ -19,6 +20,9 @@ const DEFAULT_PARALLEL: usize = 4;
 const MAX_PAGES: usize = 1 << 22;
 /// Most sequences side by side.
 const MAX_PARALLEL: usize = 256;
+/// Bytes of logits that a step of scores may give, and the fewest rows in one.
+const WANTED_BYTES: usize = 32 << 20;
+const MIN_WANTED: usize = 8;
 /// Most threads a caller may ask for.
 const MAX_THREADS: u32 = 1024;
 
@@ -177,6 +181,10 @@ impl TextBackend {
             page_size,
             pages,
             max_step_tokens,
+            // Untouched memory is not committed: only scores write more rows than there are sequences.
+            max_wanted: (WANTED_BYTES / size_of::<f32>() / program.vocab.max(1))
+                .clamp(MIN_WANTED, max_step_tokens)
+                .max(parallel),
             vocabulary: program.vocab,
         })
     }
@@ -208,11 +216,12 @@ impl Backend for TextBackend {
         let weights = Weights::open(path).map_err(unusable)?;
         weights.prefetch();
         let context = options.context.map_or(DEFAULT_CONTEXT, |it| it as usize);
-        let program = backplane_models::lower_for(&weights, Some(context)).map_err(unusable)?;
+        let mut program = backplane_models::lower_for(&weights, Some(context)).map_err(unusable)?;
         let config = self.config(options, &program)?;
+        let states = States::of(&mut program);
         let limits = Limits {
             max_step_tokens: config.max_step_tokens,
-            max_wanted: config.parallel,
+            max_wanted: config.max_wanted,
             page_size: config.page_size,
             pages: config.pages,
             threads: options.threads.map_or(0, |threads| threads as usize),
@@ -253,15 +262,16 @@ impl Backend for TextBackend {
         info.details.push(("runs".into(), executable.describe()));
         let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
             .map_err(|error| at_path(path, error));
-        let engine = Engine::start(executable, tokenizer.clone(), config)?;
-        Ok(Arc::new(Model::new(
-            self.name.clone(),
+        let engine = Engine::start(executable, tokenizer.clone(), config, path.to_owned())?;
+        Ok(Arc::new(Model::new(Parts {
+            backend: self.name.clone(),
             info,
             tokenizer,
             template,
             engine,
             config,
-        )))
+            states,
+        })))
     }
 }
 

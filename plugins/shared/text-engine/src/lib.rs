@@ -49,6 +49,7 @@
 //! Invariant: nothing here knows a device, an architecture or a host.
 
 mod backend;
+mod capabilities;
 mod counters;
 mod engine;
 mod inspect;
@@ -56,6 +57,7 @@ mod model;
 mod pages;
 mod request;
 pub mod sampling;
+mod states;
 pub mod stream;
 
 pub use backend::{EngineOptions, TextBackend};

@@ -1,7 +1,10 @@
 //! The contract's `TextModel` over an engine.
 
+use crate::capabilities;
 use crate::engine::{Config, Engine, Job, Message, Reply, Work};
 use crate::request::{Checker, Prepared};
+use crate::states::States;
+use backplane_plugin_api::AnyCapability;
 use backplane_plugin_api::sdk::{BatchSink, Result, Sink, TextModel};
 use backplane_plugin_api::types::{
     ChatRequest, Classification, ClassifyRequest, Completion, Control, Error, ErrorCode, Event,
@@ -14,44 +17,50 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// How often a waiting caller asks its sink whether to stop.
-const POLL: Duration = Duration::from_millis(5);
+pub(crate) const POLL: Duration = Duration::from_millis(5);
 
-/// A loaded model.
-pub(crate) struct Model {
-    backend: String,
-    info: ModelInfo,
-    tokenizer: Tokenizer,
+/// What makes up a loaded model; its capabilities share it.
+pub(crate) struct Parts {
+    pub(crate) backend: String,
+    pub(crate) info: ModelInfo,
+    pub(crate) tokenizer: Tokenizer,
     /// `Ok(None)`: the model has none. An error belongs to the calls that need it.
-    template: Result<Option<ChatTemplate>>,
-    engine: Engine,
-    config: Config,
+    pub(crate) template: Result<Option<ChatTemplate>>,
+    pub(crate) engine: Engine,
+    pub(crate) config: Config,
+    pub(crate) states: States,
 }
 
-impl Model {
-    pub(crate) fn new(
-        backend: String,
-        info: ModelInfo,
-        tokenizer: Tokenizer,
-        template: Result<Option<ChatTemplate>>,
-        engine: Engine,
-        config: Config,
-    ) -> Self {
-        Self {
-            backend,
-            info,
-            tokenizer,
-            template,
-            engine,
-            config,
-        }
-    }
+/// A loaded model. Dropped, it is closed, whatever capabilities of it live on.
+pub(crate) struct Model(Arc<Parts>);
 
-    fn checker(&self) -> Checker<'_> {
+impl std::ops::Deref for Model {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        &self.0
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        self.0.engine.close();
+    }
+}
+
+impl Parts {
+    pub(crate) fn checker(&self) -> Checker<'_> {
         Checker {
             backend: &self.backend,
             tokenizer: &self.tokenizer,
             config: &self.config,
         }
+    }
+}
+
+impl Model {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self(Arc::new(parts))
     }
 
     fn prepare(&self, request: &GenerateRequest) -> Result<Prepared> {
@@ -271,6 +280,10 @@ impl TextModel for Model {
         self.engine.close();
         Ok(())
     }
+
+    fn capability(&self, name: &str) -> Option<AnyCapability> {
+        capabilities::of(&self.0, name)
+    }
 }
 
 /// One call while it waits. Dropped early (the sink panicked), it cancels what still runs.
@@ -320,7 +333,7 @@ impl Call {
                 request.result = Some(Err(error.clone()));
                 return;
             }
-            Message::Classified(_) => return,
+            Message::Classified(_) | Message::Inspected(_) => return,
             Message::Prefill { done, total } => Event::Prefill {
                 done: *done,
                 total: *total,
@@ -400,7 +413,7 @@ fn nothing_asked(prompt: usize, seed: u64) -> Completion {
     }
 }
 
-fn engine_gone() -> Error {
+pub(crate) fn engine_gone() -> Error {
     Error::new(ErrorCode::Internal, "the engine ended without an answer")
 }
 

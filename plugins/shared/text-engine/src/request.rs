@@ -34,9 +34,21 @@ pub(crate) struct Prepared {
 }
 
 impl Checker<'_> {
-    /// Tokens of a prompt, with the beginning-of-sequence token as the model wants it. Nothing is put behind.
+    /// Tokens of a prompt, with the beginning-of-sequence token as the model wants it, if they leave room for an answer.
     pub(crate) fn prompt(&self, prompt: &Prompt) -> Result<Vec<u32>> {
-        let tokens = match prompt {
+        self.check_prompt(self.tokens(prompt)?)
+    }
+
+    /// As [`Checker::prompt`], where nothing is answered: the prompt may fill the context.
+    pub(crate) fn whole_prompt(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let tokens = self.tokens(prompt)?;
+        self.check_whole("prompt", &tokens)?;
+        Ok(tokens)
+    }
+
+    /// Tokens of a prompt. Nothing is put behind.
+    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        Ok(match prompt {
             Prompt::Tokens(tokens) => tokens.clone(),
             Prompt::Text {
                 text,
@@ -56,28 +68,55 @@ impl Checker<'_> {
                 }
                 tokens
             }
-        };
-        self.check_prompt(tokens)
+        })
+    }
+
+    /// That tokens are in the vocabulary and, all of them, in the context.
+    pub(crate) fn check_whole(&self, field: &str, tokens: &[u32]) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::invalid_field(
+                field,
+                format!("empty {field}: expected at least one token"),
+            ));
+        }
+        self.check_vocabulary(field, tokens)?;
+        let context = self.config.context;
+        if tokens.len() > context {
+            let message = format!(
+                "{field}: {} tokens, and the context has room for {context}",
+                tokens.len()
+            );
+            return Err(Error {
+                field: field.into(),
+                ..Error::new(ErrorCode::ContextOverflow, message)
+            }
+            .with_action("give fewer tokens, or load the model with a longer context"));
+        }
+        Ok(())
+    }
+
+    fn check_vocabulary(&self, field: &str, tokens: &[u32]) -> Result<()> {
+        let vocabulary = self.config.vocabulary;
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(token) => {
+                let message =
+                    format!("{field}: token {token} is outside the vocabulary of {vocabulary}");
+                Err(Error::invalid_field(field, message))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The tokens, if they are in the vocabulary and leave room in the context.
     pub(crate) fn check_prompt(&self, tokens: Vec<u32>) -> Result<Vec<u32>> {
-        let Config {
-            context,
-            vocabulary,
-            ..
-        } = *self.config;
+        let context = self.config.context;
         if tokens.is_empty() {
             return Err(Error::invalid_field(
                 "prompt",
                 "empty prompt: expected at least one token",
             ));
         }
-        if let Some(token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            let message =
-                format!("prompt: token {token} is outside the vocabulary of {vocabulary}");
-            return Err(Error::invalid_field("prompt", message));
-        }
+        self.check_vocabulary("prompt", &tokens)?;
         if tokens.len() >= context {
             let message = format!(
                 "the prompt has {} tokens and the context {context}: at least one must be left for the answer",
@@ -222,7 +261,10 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn check_extra<'k>(&self, mut names: impl Iterator<Item = &'k String>) -> Result<()> {
+    pub(crate) fn check_extra<'k>(
+        &self,
+        mut names: impl Iterator<Item = &'k String>,
+    ) -> Result<()> {
         match names.next() {
             Some(name) => Err(Error::unsupported_field(name.clone(), self.backend)),
             None => Ok(()),

@@ -2,7 +2,7 @@
 
 use crate::sampling::{LogProbabilities, Sampler, SamplingError, likeliest};
 use crate::stream::TextStream;
-use backplane_plugin_api::types::{Error, ErrorCode, FinishReason, TokenLogprob};
+use backplane_plugin_api::types::{FinishReason, TokenLogprob};
 use backplane_tokenizer::{StreamDecoder, Tokenizer};
 
 /// A generation's own state: sampler, text stream and limits.
@@ -46,7 +46,7 @@ impl Generation {
         tokenizer: &Tokenizer,
         logits: &mut [f32],
         history: &[u32],
-    ) -> Result<Advance, Error> {
+    ) -> Result<Advance, SamplingError> {
         let told = self.logprobs.map(|count| {
             (
                 LogProbabilities::new(logits),
@@ -55,13 +55,7 @@ impl Generation {
             )
         });
         let raw = self.logprobs.map(|_| logits.to_vec());
-        let token = self.sampler.sample(logits, history).map_err(|error| {
-            let code = match error {
-                SamplingError::NotFinite => ErrorCode::Device,
-                SamplingError::NothingLeft => ErrorCode::InvalidRequest,
-            };
-            Error::new(code, error.to_string())
-        })?;
+        let token = self.sampler.sample(logits, history)?;
         if self.stop_tokens.contains(&token)
             || (!self.ignore_end && tokenizer.is_end_of_generation(token))
         {

@@ -1,6 +1,7 @@
 //! What callers hand to the engine and what it answers.
 
 use super::Generation;
+use super::inspection::{Inspected, Inspection};
 use backplane_plugin_api::types::{Classification, Completion, Error, TokenLogprob};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -10,7 +11,7 @@ use std::time::Instant;
 /// One sequence to run.
 #[derive(Debug)]
 pub(crate) struct Job {
-    /// At least one token, fewer than the context has positions.
+    /// At least one token, fewer than the context has positions; of an inspection as many.
     pub(crate) prompt: Vec<u32>,
     pub(crate) work: Work,
     /// Set by the caller to end the job; read between steps.
@@ -31,6 +32,8 @@ pub(crate) enum Work {
         /// Whether to give all logits.
         logits: bool,
     },
+    /// Tell what the model makes of the prompt's tokens.
+    Inspect(Box<Inspection>),
 }
 
 /// Where the answers go.
@@ -48,7 +51,7 @@ impl Reply {
     }
 }
 
-/// An answer. The last three end the job.
+/// An answer. The last four end the job.
 #[derive(Debug)]
 pub(crate) enum Message {
     Prefill {
@@ -63,5 +66,6 @@ pub(crate) enum Message {
     Text(String),
     Generated(Completion),
     Classified(Classification),
+    Inspected(Inspected),
     Failed(Error),
 }

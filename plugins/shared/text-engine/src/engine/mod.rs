@@ -4,10 +4,12 @@
 //! reads between steps. The thread never waits for a caller.
 
 mod generation;
+mod inspection;
 mod job;
 mod scheduler;
 
 pub(crate) use generation::Generation;
+pub(crate) use inspection::{Inspected, Inspection};
 pub(crate) use job::{Job, Message, Reply, Work};
 pub(crate) use scheduler::device_error;
 
@@ -15,8 +17,9 @@ use crate::counters::Counters;
 use backplane_plugin_api::types::{Error, ErrorCode};
 use backplane_program::Executable;
 use backplane_tokenizer::Tokenizer;
-use scheduler::Scheduler;
+use scheduler::{STEP_TIME, Scheduler};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -33,8 +36,25 @@ pub(crate) struct Config {
     pub(crate) pages: usize,
     /// Most tokens in a step; at least `parallel`.
     pub(crate) max_step_tokens: usize,
+    /// Most rows of logits in a step; at least `parallel`.
+    pub(crate) max_wanted: usize,
     /// Width of the logits.
     pub(crate) vocabulary: usize,
+}
+
+/// The error of a call that its caller stopped.
+pub(crate) fn cancelled() -> Error {
+    Error::new(ErrorCode::Cancelled, "the call was cancelled")
+}
+
+/// The error of a model whose arithmetic ends in what is no number.
+pub(crate) fn not_finite(model: &Path) -> Error {
+    let model = model.display();
+    Error::new(
+        ErrorCode::Device,
+        format!("{model}: the model gives no finite logits"),
+    )
+    .with_action(format!("run `backplane show --check {model}`"))
 }
 
 /// What callers and the engine thread share.
@@ -79,6 +99,7 @@ impl Engine {
         executable: Box<dyn Executable>,
         tokenizer: Tokenizer,
         config: Config,
+        model: PathBuf,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared {
             inbox: Mutex::new(Inbox {
@@ -92,7 +113,7 @@ impl Engine {
             .name("backplane-engine".into())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || run(Scheduler::new(executable, tokenizer, config, shared))
+                move || run(Scheduler::new(executable, tokenizer, config, model, shared))
             })
             .map_err(|error| {
                 Error::new(
@@ -104,6 +125,17 @@ impl Engine {
             shared,
             thread: Mutex::new(Some(thread)),
         })
+    }
+
+    /// That jobs are taken.
+    ///
+    /// # Errors
+    /// The model was closed or its engine failed.
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match &self.shared.inbox().ended {
+            Some(reason) => Err(reason.clone()),
+            None => Ok(()),
+        }
     }
 
     /// Queues jobs, all of them or none.

@@ -2,19 +2,21 @@
 //! still being read, shared fairly.
 
 use super::generation::token_logprob;
-use super::{Config, Job, Message, Reply, Shared, Work};
+use super::inspection::Inspecting;
+use super::{Config, Job, Message, Reply, Shared, Work, cancelled, not_finite};
 use crate::pages::PagePool;
-use crate::sampling::{LogProbabilities, likeliest};
+use crate::sampling::{LogProbabilities, SamplingError, likeliest};
 use backplane_plugin_api::types::{Classification, Completion, Error, ErrorCode, FinishReason};
 use backplane_program::{DeviceError, Executable, SequenceStep, Step, StepOutput};
 use backplane_tokenizer::Tokenizer;
 use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A step that reads prompts is kept near this long, so that cancelling and other sequences don't wait for more.
-const STEP_TIME: Duration = Duration::from_millis(300);
+pub(super) const STEP_TIME: Duration = Duration::from_millis(300);
 /// Fewest prompt tokens in a step, however slow the device.
 const MIN_CHUNK: usize = 32;
 /// Prompt tokens in a step until the device's speed is known.
@@ -50,7 +52,7 @@ impl Sequence {
     fn completion(&self, finish_reason: FinishReason, stop_string: Option<String>) -> Completion {
         let (seed, generated) = match &self.work {
             Work::Generate(generation) => (generation.seed, generation.generated),
-            Work::Classify { .. } => (0, 0),
+            Work::Classify { .. } | Work::Inspect(_) => (0, 0),
         };
         let first = self.first_token.unwrap_or_else(Instant::now);
         Completion {
@@ -69,13 +71,18 @@ impl Sequence {
 
 /// The state of the engine thread.
 pub(super) struct Scheduler {
-    executable: Box<dyn Executable>,
+    pub(super) executable: Box<dyn Executable>,
     tokenizer: Tokenizer,
-    config: Config,
-    shared: Arc<Shared>,
-    pool: PagePool,
+    pub(super) config: Config,
+    /// The model's file, for messages.
+    pub(super) model: PathBuf,
+    pub(super) shared: Arc<Shared>,
+    pub(super) pool: PagePool,
     waiting: VecDeque<Job>,
     running: Vec<Sequence>,
+    pub(super) inspecting: Vec<Inspecting>,
+    /// Tokens a step of inspections may take.
+    pub(super) inspection_chunk: usize,
     output: StepOutput,
     /// Prompt tokens a step may take.
     chunk: usize,
@@ -88,6 +95,7 @@ impl Scheduler {
         executable: Box<dyn Executable>,
         tokenizer: Tokenizer,
         config: Config,
+        model: PathBuf,
         shared: Arc<Shared>,
     ) -> Self {
         shared
@@ -98,10 +106,13 @@ impl Scheduler {
             executable,
             tokenizer,
             config,
+            model,
             shared,
             pool: PagePool::new(config.pages, config.page_size),
             waiting: VecDeque::new(),
             running: Vec::new(),
+            inspecting: Vec::new(),
+            inspection_chunk: FIRST_CHUNK.min(config.max_step_tokens),
             output: StepOutput::default(),
             chunk: FIRST_CHUNK.min(config.max_step_tokens),
             turn: 0,
@@ -125,6 +136,9 @@ impl Scheduler {
                 self.step();
                 self.report();
             }
+            if !self.inspecting.is_empty() {
+                self.inspect();
+            }
         }
     }
 
@@ -134,6 +148,9 @@ impl Scheduler {
         self.waiting.extend(jobs);
         for job in self.waiting.drain(..) {
             job.reply.send(Message::Failed(reason.clone()));
+        }
+        for inspecting in self.inspecting.drain(..) {
+            inspecting.reply.send(Message::Failed(reason.clone()));
         }
         for sequence in self.running.drain(..) {
             sequence.reply.send(Message::Failed(reason.clone()));
@@ -151,7 +168,7 @@ impl Scheduler {
                 return Some(reason.clone());
             }
             self.waiting.extend(inbox.jobs.drain(..));
-            if !(self.waiting.is_empty() && self.running.is_empty()) {
+            if !(self.waiting.is_empty() && self.running.is_empty() && self.inspecting.is_empty()) {
                 return None;
             }
             inbox = shared
@@ -164,25 +181,28 @@ impl Scheduler {
     fn drop_cancelled(&mut self) {
         let counters = &self.shared.counters;
         self.waiting.retain(|job| {
-            let cancelled = job.cancel.load(Ordering::Relaxed);
-            if cancelled {
+            let dropped = job.cancel.load(Ordering::Relaxed);
+            if dropped {
                 counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                job.reply.send(Message::Generated(Completion {
-                    finish_reason: FinishReason::Cancelled,
-                    stop_string: None,
-                    prompt_tokens: job.prompt.len() as u64,
-                    cached_tokens: 0,
-                    completion_tokens: 0,
-                    seed: match &job.work {
-                        Work::Generate(generation) => generation.seed,
-                        Work::Classify { .. } => 0,
-                    },
-                    queue_s: job.submitted.elapsed().as_secs_f64(),
-                    prefill_s: 0.0,
-                    decode_s: 0.0,
-                }));
+                job.reply.send(match &job.work {
+                    Work::Inspect(_) => Message::Failed(cancelled()),
+                    work => Message::Generated(Completion {
+                        finish_reason: FinishReason::Cancelled,
+                        stop_string: None,
+                        prompt_tokens: job.prompt.len() as u64,
+                        cached_tokens: 0,
+                        completion_tokens: 0,
+                        seed: match work {
+                            Work::Generate(generation) => generation.seed,
+                            _ => 0,
+                        },
+                        queue_s: job.submitted.elapsed().as_secs_f64(),
+                        prefill_s: 0.0,
+                        decode_s: 0.0,
+                    }),
+                });
             }
-            !cancelled
+            !dropped
         });
         let mut index = 0;
         while index < self.running.len() {
@@ -197,14 +217,25 @@ impl Scheduler {
                 index += 1;
             }
         }
+        for index in (0..self.inspecting.len()).rev() {
+            if self.inspecting[index].cancel.load(Ordering::Relaxed) {
+                let counters = &self.shared.counters;
+                counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                self.end_inspection(index, Err(cancelled()));
+            }
+        }
     }
 
     /// Starts waiting jobs, first come first served, as long as there is a place.
     fn admit(&mut self) {
-        while self.running.len() < self.config.parallel {
+        while self.running.len() + self.inspecting.len() < self.config.parallel {
             let Some(job) = self.waiting.pop_front() else {
                 return;
             };
+            if let Work::Inspect(_) = job.work {
+                self.begin_inspection(job);
+                continue;
+            }
             let begun = Instant::now();
             // The last prompt token is always read again: its logits are wanted.
             let prefix = self.pool.take_prefix(&job.prompt, job.prompt.len() - 1);
@@ -290,13 +321,7 @@ impl Scheduler {
             if self.make_room(index, shares[index]) {
                 index += 1;
             } else {
-                let error = Error::new(
-                    ErrorCode::OutOfMemory,
-                    format!(
-                        "all {} cache pages are in use by other sequences",
-                        self.config.pages
-                    ),
-                );
+                let error = self.out_of_pages();
                 shares.remove(index);
                 self.fail(index, error);
             }
@@ -348,6 +373,14 @@ impl Scheduler {
             self.adapt_chunk(tokens.len(), started.elapsed());
         }
         self.hand_out(&shares);
+    }
+
+    pub(super) fn out_of_pages(&self) -> Error {
+        let pages = self.config.pages;
+        Error::new(
+            ErrorCode::OutOfMemory,
+            format!("all {pages} cache pages are in use by other sequences"),
+        )
     }
 
     /// Gets the pages for the next `count` positions of a sequence.
@@ -421,7 +454,7 @@ impl Scheduler {
             if sequence.cancel.load(Ordering::Relaxed) {
                 continue;
             }
-            match advance(sequence, &self.tokenizer, row, &self.shared) {
+            match advance(sequence, &self.tokenizer, row, &self.shared, &self.model) {
                 Some(message) => ended.push((index, message)),
                 // Others may share the prompt's whole pages from now on.
                 None if read => {
@@ -464,10 +497,11 @@ impl Scheduler {
         }
     }
 
-    fn report(&self) {
+    pub(super) fn report(&self) {
+        let running = self.running.len() + self.inspecting.len();
         self.shared
             .counters
-            .gauges(self.running.len(), self.waiting.len(), self.pool.counts());
+            .gauges(running, self.waiting.len(), self.pool.counts());
     }
 }
 
@@ -477,6 +511,7 @@ fn advance(
     tokenizer: &Tokenizer,
     row: &mut [f32],
     shared: &Shared,
+    model: &Path,
 ) -> Option<Message> {
     if sequence.first_token.is_none() {
         sequence.first_token = Some(Instant::now());
@@ -485,10 +520,7 @@ fn advance(
         Work::Classify { top, logits } => {
             let log = LogProbabilities::new(row);
             if row.iter().any(|logit| logit.is_nan()) {
-                return Some(Message::Failed(Error::new(
-                    ErrorCode::Device,
-                    "the device gave logits that are not numbers",
-                )));
+                return Some(Message::Failed(not_finite(model)));
             }
             Some(Message::Classified(Classification {
                 prompt_tokens: sequence.prompt as u64,
@@ -499,10 +531,18 @@ fn advance(
                 logits: logits.then(|| row.to_vec()),
             }))
         }
+        // These have steps of their own.
+        Work::Inspect(_) => Some(Message::Failed(internal(
+            "an inspection among texts".into(),
+        ))),
         Work::Generate(generation) => {
             let advance = match generation.advance(tokenizer, row, &sequence.tokens) {
                 Ok(advance) => advance,
-                Err(error) => return Some(Message::Failed(error)),
+                Err(SamplingError::NotFinite) => return Some(Message::Failed(not_finite(model))),
+                Err(error @ SamplingError::NothingLeft) => {
+                    let error = Error::new(ErrorCode::InvalidRequest, error.to_string());
+                    return Some(Message::Failed(error));
+                }
             };
             let mut heard = true;
             if let Some((token, text, logprobs)) = advance.token {
@@ -533,7 +573,7 @@ fn advance(
     }
 }
 
-fn internal(message: String) -> Error {
+pub(super) fn internal(message: String) -> Error {
     Error::new(ErrorCode::Internal, message)
 }
 
