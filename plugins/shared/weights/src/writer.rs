@@ -16,7 +16,7 @@
 
 use std::collections::HashSet;
 use std::io::{BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::blocks::TensorType;
 use crate::error::{Error, shown};
@@ -161,7 +161,14 @@ struct NewTensor {
     name: String,
     ty: TensorType,
     shape: Vec<usize>,
-    bytes: Vec<u8>,
+    data: Data,
+}
+
+#[derive(Clone, Debug)]
+enum Data {
+    Here(Vec<u8>),
+    /// To be handed to a [`Stream`].
+    Later,
 }
 
 impl Default for GgufWriter {
@@ -212,7 +219,23 @@ impl GgufWriter {
             name: name.into(),
             ty,
             shape: shape.into(),
-            bytes: bytes.into(),
+            data: Data::Here(bytes.into()),
+        });
+        self
+    }
+
+    /// Adds a tensor whose bytes are handed to the [`Stream`] that [`begin`](Self::begin) gives: `shape` outermost first.
+    pub fn declare_tensor(
+        &mut self,
+        name: impl Into<String>,
+        ty: TensorType,
+        shape: &[usize],
+    ) -> &mut Self {
+        self.tensors.push(NewTensor {
+            name: name.into(),
+            ty,
+            shape: shape.into(),
+            data: Data::Later,
         });
         self
     }
@@ -234,13 +257,11 @@ impl GgufWriter {
     /// The whole file.
     ///
     /// # Errors
-    /// When something was added that the format can't hold, or that [`Weights`](crate::Weights) would refuse.
+    /// When something was added that the format can't hold, or that [`Weights`](crate::Weights) would refuse, and when a tensor
+    /// was only declared.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
-        let mut out = self.header()?;
-        for tensor in &self.tensors {
-            out.extend(&tensor.bytes);
-            out.resize(out.len().next_multiple_of(self.alignment), 0);
-        }
+        let mut out = Vec::new();
+        self.write_all("memory".as_ref(), &mut out)?;
         Ok(out)
     }
 
@@ -249,23 +270,44 @@ impl GgufWriter {
     /// # Errors
     /// As [`to_bytes`](Self::to_bytes), and when the file can't be written.
     pub fn write_to(&self, path: &Path) -> Result<(), Error> {
-        let header = self.header()?;
-        let write = || {
-            let mut file = BufWriter::new(std::fs::File::create(path)?);
-            file.write_all(&header)?;
-            for tensor in &self.tensors {
-                file.write_all(&tensor.bytes)?;
-                let padding =
-                    tensor.bytes.len().next_multiple_of(self.alignment) - tensor.bytes.len();
-                file.write_all(&vec![0; padding])?;
-            }
-            file.flush()
-        };
-        write().map_err(|cause| io(path, cause))
+        // Errors that are no fault of the file come before there is one.
+        self.header()?;
+        let file = std::fs::File::create(path).map_err(|cause| io(path, cause))?;
+        let mut file = BufWriter::new(file);
+        self.write_all(path, &mut file)?;
+        file.flush().map_err(|cause| io(path, cause))
     }
 
-    /// Everything before the data, padded.
-    fn header(&self) -> Result<Vec<u8>, Error> {
+    fn write_all(&self, path: &Path, out: &mut dyn Write) -> Result<(), Error> {
+        let mut stream = self.begin(path, out)?;
+        for tensor in &self.tensors {
+            if let Data::Here(bytes) = &tensor.data {
+                stream.write(bytes)?;
+            }
+        }
+        stream.finish().map(|_| ())
+    }
+
+    /// Writes everything before the tensors' bytes, which are then handed to the stream, tensor after tensor in the order in
+    /// which they were added. `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`to_bytes`](Self::to_bytes), and when `out` can't be written.
+    pub fn begin<W: Write>(&self, path: &Path, mut out: W) -> Result<Stream<W>, Error> {
+        let (header, sizes) = self.header()?;
+        out.write_all(&header).map_err(|cause| io(path, cause))?;
+        let names = self.tensors.iter().map(|tensor| tensor.name.clone());
+        Ok(Stream {
+            path: path.into(),
+            alignment: self.alignment,
+            written: header.len() as u64,
+            left: names.zip(sizes).rev().collect(),
+            out,
+        })
+    }
+
+    /// Everything before the data, padded, and the bytes of each tensor.
+    fn header(&self) -> Result<(Vec<u8>, Vec<usize>), Error> {
         if self.version != 2 && self.version != 3 {
             return Err(unwritable(
                 "file".into(),
@@ -314,10 +356,11 @@ impl GgufWriter {
             value.write(key, 0, &mut out)?;
         }
         let mut names = HashSet::new();
+        let mut sizes = Vec::with_capacity(self.tensors.len());
         let mut offset = 0_u64;
         for tensor in &self.tensors {
             name_is_new("tensor", &tensor.name, &mut names)?;
-            tensor.check()?;
+            let size = tensor.check()?;
             write_string(&tensor.name, "tensor", MAX_NAME, &mut out)?;
             out.extend((tensor.shape.len() as u32).to_le_bytes());
             tensor
@@ -327,15 +370,24 @@ impl GgufWriter {
                 .for_each(|length| out.extend((*length as u64).to_le_bytes()));
             out.extend(tensor.ty.ggml_id().to_le_bytes());
             out.extend(offset.to_le_bytes());
-            offset += (tensor.bytes.len() as u64).next_multiple_of(self.alignment as u64);
+            offset = (size as u64)
+                .checked_next_multiple_of(self.alignment as u64)
+                .and_then(|size| offset.checked_add(size))
+                .ok_or_else(|| {
+                    let what = format!("tensor {}", shown(&tensor.name));
+                    let expected = "a file whose bytes can be counted".into();
+                    unwritable(what, format!("{size} bytes"), expected)
+                })?;
+            sizes.push(size);
         }
         out.resize(out.len().next_multiple_of(self.alignment), 0);
-        Ok(out)
+        Ok((out, sizes))
     }
 }
 
 impl NewTensor {
-    fn check(&self) -> Result<(), Error> {
+    /// Its bytes, by its type and shape.
+    fn check(&self) -> Result<usize, Error> {
         let fail = |found: String, expected: String| {
             Err(unwritable(
                 format!("tensor {}", shown(&self.name)),
@@ -367,11 +419,75 @@ impl NewTensor {
                     self.ty
                 ),
             ),
-            (_, Some(bytes)) if bytes != self.bytes.len() => fail(
-                format!("{} bytes", self.bytes.len()),
-                format!("{bytes} for {:?} in {}", self.shape, self.ty),
-            ),
-            _ => Ok(()),
+            (_, Some(bytes)) => match &self.data {
+                Data::Here(here) if here.len() != bytes => fail(
+                    format!("{} bytes", here.len()),
+                    format!("{bytes} for {:?} in {}", self.shape, self.ty),
+                ),
+                _ => Ok(bytes),
+            },
+        }
+    }
+}
+
+/// A file being written, tensor after tensor: see [`GgufWriter::begin`].
+pub struct Stream<W> {
+    path: PathBuf,
+    alignment: usize,
+    /// Bytes of the file so far.
+    written: u64,
+    /// Tensors that are not whole yet, the next one last, with the bytes that each still wants.
+    left: Vec<(String, usize)>,
+    out: W,
+}
+
+impl<W: Write> Stream<W> {
+    /// Writes the next bytes of the tensor that is next, or all of them.
+    ///
+    /// # Errors
+    /// When these are more than it wants, and when the file can't be written.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<(), Error> {
+        let Some((_, wanted)) = self
+            .left
+            .last_mut()
+            .filter(|(_, wanted)| bytes.len() <= *wanted)
+        else {
+            let (what, expected) = match self.left.last() {
+                Some((name, wanted)) => {
+                    (format!("tensor {}", shown(name)), format!("{wanted} bytes"))
+                }
+                None => ("file".into(), "no more tensors".into()),
+            };
+            return Err(unwritable(what, format!("{} bytes", bytes.len()), expected));
+        };
+        self.out
+            .write_all(bytes)
+            .map_err(|cause| io(&self.path, cause))?;
+        self.written += bytes.len() as u64;
+        *wanted -= bytes.len();
+        if *wanted == 0 {
+            self.left.pop();
+            let padding = self.written.next_multiple_of(self.alignment as u64) - self.written;
+            self.out
+                .write_all(&vec![0; padding as usize])
+                .map_err(|cause| io(&self.path, cause))?;
+            self.written += padding;
+        }
+        Ok(())
+    }
+
+    /// What was written to, and how many bytes.
+    ///
+    /// # Errors
+    /// When a tensor is not whole.
+    pub fn finish(self) -> Result<(W, u64), Error> {
+        match self.left.last() {
+            None => Ok((self.out, self.written)),
+            Some((name, wanted)) => Err(unwritable(
+                format!("tensor {}", shown(name)),
+                format!("{wanted} bytes too few"),
+                "all of them".into(),
+            )),
         }
     }
 }

@@ -113,16 +113,16 @@ pub fn requantize(
         replaced.push((info.name.clone(), to, bytes));
     }
     Ok(Requantized {
-        notes: notes(weights, ty),
+        notes: notes(weights.tensors(), ty),
         weights: weights.replacing(replaced)?,
     })
 }
 
-/// What a user should know about quantising this model to `ty`; a line each, tensors of all layers together.
-pub fn notes(weights: &Weights, ty: TensorType) -> Vec<String> {
+/// What a user should know about quantising these tensors to `ty`; a line each, tensors of all layers together.
+pub fn notes<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, ty: TensorType) -> Vec<String> {
     let mut unfit: BTreeMap<String, usize> = BTreeMap::new();
     let mut twice: BTreeMap<&str, usize> = BTreeMap::new();
-    for info in weights.tensors() {
+    for info in tensors {
         let destination = destination(info, ty);
         let stored = match destination {
             Destination::Stays => continue,

@@ -4,7 +4,7 @@ use backplane_weights::TensorType;
 use backplane_weights::writer::{GgufWriter, OwnedValue};
 use backplane_weights::{Value, ValueType};
 
-use crate::support::open;
+use crate::support::{open, says};
 
 #[track_caller]
 fn unwritable(fill: impl FnOnce(&mut GgufWriter), parts: &[&str]) {
@@ -111,4 +111,63 @@ fn both_ways_of_writing_agree() {
             .to_string()
             .contains("folder.gguf")
     );
+}
+
+#[test]
+fn a_stream_writes_the_same_file_in_any_pieces() {
+    let tensors = [("a", 5_usize), ("b", 64), ("c", 1)];
+    let bytes = |length: usize| -> Vec<u8> { (0..4 * length).map(|at| at as u8).collect() };
+    let (mut whole, mut declared) = (GgufWriter::new(), GgufWriter::new());
+    for (name, length) in tensors {
+        whole.add_tensor(name, TensorType::F32, &[length], bytes(length));
+        declared.declare_tensor(name, TensorType::F32, &[length]);
+    }
+    let expected = whole.to_bytes().unwrap();
+    for piece in [1, 3, 20, 1000] {
+        let mut stream = declared.begin("file".as_ref(), Vec::new()).unwrap();
+        for (_, length) in tensors {
+            for part in bytes(length).chunks(piece) {
+                stream.write(part).unwrap();
+            }
+        }
+        let (out, written) = stream.finish().unwrap();
+        assert_eq!((out.len() as u64, &out), (written, &expected));
+    }
+
+    says(
+        &declared.to_bytes().unwrap_err(),
+        "tensor a",
+        &["20 bytes too few"],
+    );
+    let mut stream = declared.begin("file".as_ref(), Vec::new()).unwrap();
+    says(
+        &stream.write(&[0; 21]).unwrap_err(),
+        "tensor a",
+        &["found 21 bytes, expected 20 bytes"],
+    );
+    stream.write(&[0; 20]).unwrap();
+    stream.write(&[0; 256]).unwrap();
+    stream.write(&[0; 2]).unwrap();
+    says(
+        &stream.finish().err().unwrap(),
+        "tensor c",
+        &["2 bytes too few"],
+    );
+    let mut none = GgufWriter::new()
+        .begin("file".as_ref(), Vec::new())
+        .unwrap();
+    says(&none.write(&[0]).unwrap_err(), "file", &["no more tensors"]);
+
+    /// A disk that is full.
+    struct Full;
+    impl std::io::Write for Full {
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            Err(std::io::ErrorKind::StorageFull.into())
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let error = declared.begin("full.gguf".as_ref(), Full).err().unwrap();
+    says(&error, "full.gguf", &["no storage space"]);
 }
