@@ -238,16 +238,22 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Hops over an array's strings: a vocabulary has hundreds of thousands.
+    /// Hops over an array's strings: a vocabulary has hundreds of thousands, and each length must be read before the next
+    /// can be. So it goes by stretches, in several places at once where [`hop`] can.
     fn skip_strings(&mut self, count: u64) -> Result<(), Error> {
-        for _ in 0..count {
-            let rest = &self.bytes[self.at..];
-            match rest.first_chunk().map(|length| u64::from_le_bytes(*length)) {
-                Some(length) if length <= MAX_STRING && length as usize <= rest.len() - 8 => {
-                    self.at += 8 + length as usize;
-                }
-                // Fails, and says why.
-                _ => _ = self.string("array's string", MAX_STRING)?,
+        let mut left = count;
+        while left > 0 {
+            let until = self.at.saturating_add(LANES * STRIDE);
+            if let Some((strings, end)) = hop(self.bytes, self.at)
+                && strings <= left
+            {
+                left -= strings;
+                self.at = end;
+                continue;
+            }
+            while left > 0 && self.at < until {
+                self.string("array's string", MAX_STRING)?;
+                left -= 1;
             }
         }
         Ok(())
@@ -260,6 +266,61 @@ impl<'a> Reader<'a> {
         self.at += count as usize;
         Ok(())
     }
+}
+
+/// In how many places [`hop`] works at once, and the bytes between them.
+const LANES: usize = 4;
+const STRIDE: usize = 16 << 10;
+
+/// Hops over the strings that start in the `LANES * STRIDE` bytes from `at` on: their number, and the end of the last.
+///
+/// It guesses where strings start further on, hops from there too, and proves each guess by arriving there from before; so the
+/// answer is that of hopping over one string after the other. `None` when a guess is wrong, a length is out of bounds, or the
+/// bytes end: then the caller does just that, and says what is wrong.
+fn hop(bytes: &[u8], at: usize) -> Option<(u64, usize)> {
+    let end = at.checked_add(LANES * STRIDE)?;
+    // A length that starts before the end can be read.
+    let head = bytes.get(..end.checked_add(8)?)?;
+    let mut places = [at; LANES];
+    let mut ends = [end; LANES];
+    for lane in 1..LANES {
+        places[lane] = guess(head, at + lane * STRIDE)?;
+        ends[lane - 1] = places[lane];
+    }
+    let step = |place: usize| {
+        let length = length_at(head, place)?;
+        (length <= MAX_STRING).then(|| place + 8 + length as usize)
+    };
+    let mut strings = 0;
+    while (0..LANES).all(|lane| places[lane] < ends[lane]) {
+        for place in &mut places {
+            *place = step(*place)?;
+        }
+        strings += LANES as u64;
+    }
+    for (place, end) in places.iter_mut().zip(ends) {
+        while *place < end {
+            *place = step(*place)?;
+            strings += 1;
+        }
+    }
+    let proven = (1..LANES).all(|lane| places[lane - 1] == ends[lane - 1]);
+    let last = places[LANES - 1];
+    (proven && last <= bytes.len()).then_some((strings, last))
+}
+
+/// The first place at or behind `from`, not far away, that looks like the start of a string: eight bytes that make a small
+/// number. Of several in a row it is the last: bytes before a length may look like its own lower ones.
+fn guess(bytes: &[u8], from: usize) -> Option<usize> {
+    let small = |place: &usize| length_at(bytes, *place).is_some_and(|length| length <= MAX_STRING);
+    let first = (from..from + STRIDE / 4).find(small)?;
+    (first..first + 8).take_while(small).last()
+}
+
+#[inline]
+fn length_at(bytes: &[u8], place: usize) -> Option<u64> {
+    let length = bytes.get(place..)?.first_chunk()?;
+    Some(u64::from_le_bytes(*length))
 }
 
 /// The end of the value of type `ty` that starts at the head of `bytes`; `None` if it isn't all there.

@@ -16,4 +16,5 @@ mod real;
 mod safetensors;
 mod shards;
 mod support;
+mod vocabulary;
 mod writer;
