@@ -18,6 +18,6 @@ pub use cache::WithCache;
 pub use compare::{Judge, Seen, Tolerance};
 pub use fixtures::{fixture, fixtures_dir, real_model_path};
 pub use formats::{formats, open_tiny, tiny_models};
-pub use real::{perplexity, real_teacher_forced};
+pub use real::{perplexity, perplexity_within, real_teacher_forced};
 pub use runner::{Runner, Sequence};
 pub use tiny::{check_f32, check_formats, check_quant};

@@ -81,6 +81,14 @@ pub fn real_teacher_forced(device: &dyn Device, model: &str, judge: Judge) -> Ve
 /// # Panics
 /// It differs from the exact value by more than 1 %.
 pub fn perplexity(device: &dyn Device, model: &str) -> f64 {
+    perplexity_within(device, model, 0.01)
+}
+
+/// As [`perplexity`], for a device that may be off by another share than 0.01, such as one that stores its cache in 8 bits.
+///
+/// # Panics
+/// It differs from the exact value by more than this share.
+pub fn perplexity_within(device: &dyn Device, model: &str, most: f64) -> f64 {
     let results = &read_json("perplexity/results.json")["models"][model];
     let number = |key: &str| {
         results[key]
@@ -116,7 +124,7 @@ pub fn perplexity(device: &dyn Device, model: &str) -> f64 {
     assert_eq!(count, chunks * scored, "{model}: scored positions");
     let found = (loss / f64::from(count as u32)).exp();
     let off = (found / exact - 1.0).abs();
-    assert!(off <= 0.01, "{model}: perplexity {found}, exact {exact}");
+    assert!(off <= most, "{model}: perplexity {found}, exact {exact}");
     found
 }
 

@@ -1,72 +1,113 @@
-//! The paged key/value pool.
+//! The paged key/value pool, in any of the cache's types.
 
+use crate::attend::{self, POSITIONS};
+use crate::isa::Isa;
 use crate::memory::Buffer;
-use crate::vector::POSITIONS;
-use backplane_program::{CacheSpec, DeviceError, Limits, Program};
+use backplane_program::{CacheSpec, CacheType, CachedValues, DeviceError, Limits, Program};
+use half::f16;
+use std::ops::Range;
 
 /// All pages of all layers in one block, committed by the system as they are first written.
 ///
 /// Cache after cache; in a cache, page after page; in a page, keys `[kv_heads, key_dim, stride]`, then values
-/// `[kv_heads, page_size, value_dim]`. What one head reads lies together; keys lie across, so that one vector holds an element
-/// of neighbouring positions, and `stride` is the page size made up to whole vectors.
+/// `[kv_heads, page_size, value_dim]`, unless the cache has its values in the keys. What one head reads lies together; keys lie
+/// across, so that one vector holds an element of neighbouring positions, and `stride` is the page size made up to whole vectors.
 pub(crate) struct Cache {
-    pool: Buffer<f32>,
+    pool: Pool,
     layers: Vec<Layer>,
     page_size: usize,
     stride: usize,
-    pages: usize,
 }
 
-/// Where one cache lies in the pool.
+/// The elements of all pages as they are stored.
+enum Pool {
+    F32(Buffer<f32>),
+    F16(Buffer<u16>),
+    /// Whole numbers, and what each 32 elements of a head at a position are to be multiplied with, as a half. Scales lie as the
+    /// elements do, with an element for 32: `[key_dim / 32, stride]` and `[page_size, value_dim / 32]`. So those of elements that
+    /// begin at `32 n` begin at `n`.
+    Q8_0 {
+        codes: Buffer<i8>,
+        scales: Buffer<u16>,
+    },
+}
+
+/// Elements of a head that share a scale.
+const BLOCK: usize = 32;
+
+/// Where one cache lies in the pool, in elements.
 #[derive(Clone, Copy)]
 struct Layer {
     start: usize,
-    page_floats: usize,
+    page: usize,
     spec: CacheSpec,
+}
+
+impl Layer {
+    /// Elements of the keys of one head in one page, and of the values.
+    fn head(&self, page_size: usize, stride: usize) -> (usize, usize) {
+        let values = match self.spec.values {
+            CachedValues::Stored => page_size * self.spec.value_dim,
+            CachedValues::InKeys => 0,
+        };
+        (stride * self.spec.key_dim, values)
+    }
 }
 
 impl Cache {
     pub(crate) fn new(program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
+        limits.cache_type.check(&program.caches)?;
         let stride = limits.page_size.checked_next_multiple_of(POSITIONS);
         let mut layers = vec![];
         let mut start = 0usize;
         for spec in &program.caches {
             let keys = stride.and_then(|stride| stride.checked_mul(spec.key_dim));
+            // Where they are in the keys, the room is needed for turning them over.
             let values = limits.page_size.checked_mul(spec.value_dim);
             let head = keys
                 .zip(values)
-                .and_then(|(keys, values)| keys.checked_add(values));
-            let page_floats = head.and_then(|floats| floats.checked_mul(spec.kv_heads));
-            let end = page_floats
-                .and_then(|floats| floats.checked_mul(limits.pages))
+                .filter(|(keys, values)| keys.checked_add(*values).is_some());
+            let page = head.and_then(|(keys, values)| match spec.values {
+                CachedValues::Stored => (keys + values).checked_mul(spec.kv_heads),
+                CachedValues::InKeys => keys.checked_mul(spec.kv_heads),
+            });
+            let end = page
+                .and_then(|page| page.checked_mul(limits.pages))
                 .and_then(|all| all.checked_add(start));
-            // `Buffer::new` refuses the largest number with the proper error.
-            let Some((page_floats, end)) = page_floats.zip(end) else {
-                return Err(Buffer::<f32>::new(usize::MAX, "the key/value cache")
-                    .err()
-                    .unwrap_or_else(|| {
-                        DeviceError::Step(format!(
-                            "{} pages of {} positions are too many",
-                            limits.pages, limits.page_size
-                        ))
-                    }));
+            let Some((page, end)) = page.zip(end) else {
+                return Err(DeviceError::Memory {
+                    device: "cpu".into(),
+                    bytes: usize::MAX,
+                    what: "the key/value cache".into(),
+                });
             };
             layers.push(Layer {
                 start,
-                page_floats,
+                page,
                 spec: *spec,
             });
             start = end;
         }
-        let pool = Buffer::new(start, "the key/value cache")?;
-        let stride = stride.unwrap_or(limits.page_size);
+        let what = "the key/value cache";
+        let pool = match limits.cache_type {
+            CacheType::F32 => Pool::F32(Buffer::new(start, what)?),
+            CacheType::F16 => Pool::F16(Buffer::new(start, what)?),
+            CacheType::Q8_0 => Pool::Q8_0 {
+                codes: Buffer::new(start, what)?,
+                scales: Buffer::new(start / BLOCK, what)?,
+            },
+        };
         Ok(Self {
             pool,
             layers,
             page_size: limits.page_size,
-            stride,
-            pages: limits.pages,
+            stride: stride.unwrap_or(limits.page_size),
         })
+    }
+
+    /// Positions of a page.
+    pub(crate) fn page_size(&self) -> usize {
+        self.page_size
     }
 
     /// Positions of a page made up to whole vectors.
@@ -76,16 +117,38 @@ impl Cache {
 
     /// Bytes of a page over all layers.
     pub(crate) fn page_bytes(&self) -> usize {
-        self.layers
-            .iter()
-            .map(|layer| layer.page_floats)
-            .sum::<usize>()
-            * size_of::<f32>()
+        let elements: usize = self.layers.iter().map(|layer| layer.page).sum();
+        match self.pool {
+            Pool::F32(_) => elements * size_of::<f32>(),
+            Pool::F16(_) => elements * size_of::<u16>(),
+            Pool::Q8_0 { .. } => elements + elements / BLOCK * size_of::<u16>(),
+        }
     }
 
-    /// Writes keys and values of one token (`[kv_heads * dim]` each) at a position of a page.
+    /// Whether attention over a cache can't read it as it is: [`head`](Self::head) then takes some time, and scratch.
+    pub(crate) fn is_widened(&self, cache: usize) -> bool {
+        !matches!(self.pool, Pool::F32(_)) || self.layers[cache].spec.values == CachedValues::InKeys
+    }
+
+    /// Floats of scratch that [`head`](Self::head) takes, for any cache.
+    pub(crate) fn scratch(&self) -> usize {
+        (0..self.layers.len())
+            .filter(|cache| self.is_widened(*cache))
+            .map(|cache| {
+                let CacheSpec {
+                    key_dim, value_dim, ..
+                } = self.layers[cache].spec;
+                key_dim * self.stride + value_dim * self.page_size
+            })
+            .max()
+            .unwrap_or(0)
+    }
+
+    /// Writes keys and values of one token (`[kv_heads * dim]` each) at a position of a page. `values` is empty where the cache
+    /// has them in the keys.
     pub(crate) fn append(
         &mut self,
+        isa: Isa,
         cache: usize,
         page: usize,
         row: usize,
@@ -93,54 +156,157 @@ impl Cache {
         values: &[f32],
     ) {
         let layer = self.layers[cache];
-        let page = &mut self.pool.as_mut_slice()[layer.start + page * layer.page_floats..]
-            [..layer.page_floats];
-        let CacheSpec {
-            kv_heads,
-            key_dim,
-            value_dim,
-            ..
-        } = layer.spec;
-        let (key_part, value_part) = page.split_at_mut(kv_heads * key_dim * self.stride);
-        let heads = key_part
-            .chunks_exact_mut(key_dim * self.stride)
-            .zip(keys.chunks_exact(key_dim));
-        for (head, new) in heads {
-            for (across, new) in head.chunks_exact_mut(self.stride).zip(new) {
-                across[row] = *new;
+        let (size, stride) = (self.page_size, self.stride);
+        let (key_dim, value_dim) = (layer.spec.key_dim, layer.spec.value_dim);
+        let (key_len, value_len) = layer.head(size, stride);
+        let start = layer.start + page * layer.page;
+        let value_start = start + layer.spec.kv_heads * key_len;
+        let keys = keys
+            .chunks_exact(key_dim)
+            .enumerate()
+            .map(|(head, new)| (start + head * key_len, new));
+        let values = values
+            .chunks_exact(value_dim)
+            .enumerate()
+            .map(|(head, new)| (value_start + head * value_len + row * value_dim, new));
+        match &mut self.pool {
+            Pool::F32(pool) => {
+                let pool = pool.as_mut_slice();
+                for (at, new) in keys {
+                    across(&mut pool[at..][..key_len], stride, row, new.iter().copied());
+                }
+                for (at, new) in values {
+                    pool[at..][..value_dim].copy_from_slice(new);
+                }
             }
-        }
-        let heads = value_part
-            .chunks_exact_mut(self.page_size * value_dim)
-            .zip(values.chunks_exact(value_dim));
-        for (head, new) in heads {
-            head[row * value_dim..][..value_dim].copy_from_slice(new);
+            Pool::F16(pool) => {
+                let pool = pool.as_mut_slice();
+                let halves = |new: &f32| f16::from_f32(*new).to_bits();
+                for (at, new) in keys {
+                    across(
+                        &mut pool[at..][..key_len],
+                        stride,
+                        row,
+                        new.iter().map(halves),
+                    );
+                }
+                for (at, new) in values {
+                    for (stored, new) in pool[at..][..value_dim].iter_mut().zip(new) {
+                        *stored = halves(new);
+                    }
+                }
+            }
+            Pool::Q8_0 { codes, scales } => {
+                let (codes, scales) = (codes.as_mut_slice(), scales.as_mut_slice());
+                for (at, new) in keys {
+                    let head = &mut codes[at..][..key_len];
+                    let head_scales = &mut scales[at / BLOCK..][..key_len / BLOCK];
+                    let blocks = new.as_chunks::<BLOCK>().0.iter();
+                    let stored = head
+                        .chunks_exact_mut(BLOCK * stride)
+                        .zip(head_scales.chunks_exact_mut(stride));
+                    for ((codes, scales), block) in stored.zip(blocks) {
+                        let (whole, scale) = attend::round_q8_0(isa, block);
+                        across(codes, stride, row, whole.into_iter());
+                        scales[row] = scale;
+                    }
+                }
+                for (at, new) in values {
+                    let stored = codes[at..][..value_dim].as_chunks_mut::<BLOCK>().0;
+                    let scales = &mut scales[at / BLOCK..][..value_dim / BLOCK];
+                    let blocks = new.as_chunks::<BLOCK>().0;
+                    for ((codes, scale), block) in stored.iter_mut().zip(scales).zip(blocks) {
+                        (*codes, *scale) = attend::round_q8_0(isa, block);
+                    }
+                }
+            }
         }
     }
 
-    /// Keys `[key_dim, stride]` and values `[page_size, value_dim]` of one head in one page.
-    pub(crate) fn head(&self, cache: usize, page: usize, head: usize) -> (&[f32], &[f32]) {
+    /// Keys `[key_dim, stride]` and values `[page_size, value_dim]` of one head in one page; values of `rows` only. `scratch`
+    /// holds what is not stored so.
+    pub(crate) fn head<'a>(
+        &'a self,
+        isa: Isa,
+        (cache, page, head): (usize, usize, usize),
+        rows: Range<usize>,
+        scratch: &'a mut [f32],
+    ) -> (&'a [f32], &'a [f32]) {
         let layer = self.layers[cache];
-        let page =
-            &self.pool.as_slice()[layer.start + page * layer.page_floats..][..layer.page_floats];
-        let CacheSpec {
-            key_dim, value_dim, ..
-        } = layer.spec;
-        let (key_floats, value_floats) = (self.stride * key_dim, self.page_size * value_dim);
-        let values = layer.spec.kv_heads * key_floats + head * value_floats;
-        (
-            &page[head * key_floats..][..key_floats],
-            &page[values..][..value_floats],
-        )
+        let (size, stride) = (self.page_size, self.stride);
+        let value_dim = layer.spec.value_dim;
+        let (key_len, value_len) = layer.head(size, stride);
+        let start = layer.start + page * layer.page;
+        let keys = start + head * key_len..start + (head + 1) * key_len;
+        let values = start + layer.spec.kv_heads * key_len + head * value_len;
+        let values = values..values + value_len;
+        // Of the values, what is wanted; none where they are in the keys.
+        let within = match layer.spec.values {
+            CachedValues::Stored => rows.start * value_dim..rows.end * value_dim,
+            CachedValues::InKeys => 0..0,
+        };
+        let wanted = values.start + within.start..values.start + within.end;
+        if let (Pool::F32(pool), CachedValues::Stored) = (&self.pool, layer.spec.values) {
+            return (&pool.as_slice()[keys], &pool.as_slice()[values]);
+        }
+        let (key_scratch, value_scratch) = scratch.split_at_mut(key_len);
+        let value_scratch = &mut value_scratch[..size * value_dim];
+        let keys: &[f32] = match &self.pool {
+            Pool::F32(pool) => &pool.as_slice()[keys],
+            Pool::F16(pool) => {
+                let pool = pool.as_slice();
+                attend::widen_f16(isa, &pool[keys], key_scratch);
+                attend::widen_f16(isa, &pool[wanted], &mut value_scratch[within]);
+                key_scratch
+            }
+            Pool::Q8_0 { codes, scales } => {
+                let (codes, scales) = (codes.as_slice(), scales.as_slice());
+                let of =
+                    |elements: &Range<usize>| &scales[elements.start / BLOCK..elements.end / BLOCK];
+                attend::widen_q8_0_across(
+                    isa,
+                    &codes[keys.clone()],
+                    of(&keys),
+                    stride,
+                    key_scratch,
+                );
+                attend::widen_q8_0_along(
+                    isa,
+                    &codes[wanted.clone()],
+                    of(&wanted),
+                    &mut value_scratch[within],
+                );
+                key_scratch
+            }
+        };
+        if layer.spec.values == CachedValues::InKeys {
+            let across = &keys[..value_dim * stride];
+            attend::turn_over(isa, across, stride, rows.start, rows.end, value_scratch);
+        }
+        (keys, value_scratch)
     }
 
     /// Copies a page in all layers.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         for layer in &self.layers {
-            let all =
-                &mut self.pool.as_mut_slice()[layer.start..][..layer.page_floats * self.pages];
-            let at = from * layer.page_floats;
-            all.copy_within(at..at + layer.page_floats, to * layer.page_floats);
+            let at = layer.start + from * layer.page;
+            let (from, to) = (at..at + layer.page, layer.start + to * layer.page);
+            match &mut self.pool {
+                Pool::F32(pool) => pool.as_mut_slice().copy_within(from, to),
+                Pool::F16(pool) => pool.as_mut_slice().copy_within(from, to),
+                Pool::Q8_0 { codes, scales } => {
+                    let blocks = from.start / BLOCK..from.end / BLOCK;
+                    codes.as_mut_slice().copy_within(from, to);
+                    scales.as_mut_slice().copy_within(blocks, to / BLOCK);
+                }
+            }
         }
+    }
+}
+
+/// Writes one position of elements that lie across.
+fn across<T>(elements: &mut [T], stride: usize, position: usize, new: impl Iterator<Item = T>) {
+    for (row, new) in elements.chunks_exact_mut(stride).zip(new) {
+        row[position] = new;
     }
 }

@@ -7,6 +7,12 @@ pub(crate) fn supports(isa: Isa) -> bool {
     isa == Isa::Scalar
 }
 
+/// Sixteen halves as floats.
+#[inline(always)]
+pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16]) -> [f32; 16] {
+    halves.map(|half| half::f16::from_bits(half).to_f32_const())
+}
+
 /// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<false>(arg, …)`.
 macro_rules! per_isa {
     ($(#[$doc:meta])* fn $name:ident = $body:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {

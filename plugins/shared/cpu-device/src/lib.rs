@@ -25,6 +25,7 @@
 mod dispatch;
 
 mod activations;
+mod attend;
 mod cache;
 mod check;
 mod device;

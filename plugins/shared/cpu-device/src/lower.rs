@@ -100,7 +100,8 @@ pub(crate) struct Chunk {
 pub(crate) struct Attention {
     pub(crate) q: ValueId,
     pub(crate) k: ValueId,
-    pub(crate) v: ValueId,
+    /// `None` where the cache has them in the keys.
+    pub(crate) v: Option<ValueId>,
     pub(crate) cache: usize,
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
@@ -254,7 +255,7 @@ pub(crate) fn lower(
             Op::Attention {
                 q,
                 k,
-                v: Some(v),
+                v,
                 cache,
                 heads,
                 scale,
@@ -295,8 +296,7 @@ pub(crate) fn lower(
             Op::Scale { x, factor, out } => Kernel::Scale { x, factor, out },
             Op::SoftCap { x, cap, out } => Kernel::SoftCap { x, cap, out },
             Op::Gather { x, out } => Kernel::Gather { x, out },
-            Op::Attention { v: None, .. }
-            | Op::HeadSlice { .. }
+            Op::HeadSlice { .. }
             | Op::HeadConcat { .. }
             | Op::HeadLinear { .. }
             | Op::Route { .. }

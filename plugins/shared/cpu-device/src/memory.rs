@@ -15,6 +15,10 @@ pub(crate) unsafe trait Zeroed: Copy {}
 
 // SAFETY: a float of zero bits is 0.0; alignment 4.
 unsafe impl Zeroed for f32 {}
+// SAFETY: whole numbers; alignment 2 and 1.
+unsafe impl Zeroed for u16 {}
+// SAFETY: as above.
+unsafe impl Zeroed for i8 {}
 
 /// A fixed number of elements, zeroed, not yet committed by the system where the allocator can leave it so.
 pub(crate) struct Buffer<T: Zeroed> {

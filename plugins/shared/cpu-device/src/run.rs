@@ -14,10 +14,9 @@ use crate::lower::{Arena, Kernel, lower};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use crate::vector::Turn;
-use attention::{Scores, append};
+use attention::{Place, Scratch, append};
 use backplane_program::{
-    CacheType, DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value,
-    ValueId,
+    DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value, ValueId,
 };
 use backplane_weights::Weights;
 use frame::Frame;
@@ -37,11 +36,9 @@ pub(crate) struct CpuExecutable {
     checker: Checker,
     logits: ValueId,
     marks: Vec<(String, ValueId)>,
-    page_size: usize,
-    /// `[threads, stride of a cache page]`.
-    scores: Buffer<f32>,
-    /// Per token of the step: position, and index of its sequence.
-    places: Vec<(usize, usize)>,
+    scratch: Scratch,
+    /// Of each token of the step.
+    places: Vec<Place>,
 }
 
 /// One rotary embedding and its cosines and sines of the step: `[tokens, 2, pairs]`.
@@ -69,13 +66,6 @@ impl CpuExecutable {
         program.validate()?;
         program.check_weights(weights)?;
         let checker = Checker::new(limits, program.vocab)?;
-        limits.cache_type.check(&program.caches)?;
-        if limits.cache_type != CacheType::F32 {
-            return Err(DeviceError::Unsupported {
-                device: "cpu".into(),
-                message: format!("cache type {}", limits.cache_type),
-            });
-        }
         let plan = Plan::new(program);
         let too_large = || DeviceError::Memory {
             device: "cpu".into(),
@@ -125,10 +115,7 @@ impl CpuExecutable {
             message: format!("{threads} threads could not be started: {error}"),
         })?;
         let cache = Cache::new(program, &limits)?;
-        let scores = pool
-            .threads()
-            .checked_mul(cache.stride())
-            .ok_or_else(too_large)?;
+        let scratch = Scratch::new(pool.threads(), &kernels, &cache)?;
         let mut places = vec![];
         places
             .try_reserve_exact(limits.max_step_tokens)
@@ -147,8 +134,7 @@ impl CpuExecutable {
             checker,
             logits: program.logits,
             marks: program.marks.clone(),
-            page_size: limits.page_size,
-            scores: Buffer::new(scores, "attention scores")?,
+            scratch,
             places,
         })
     }
@@ -156,8 +142,10 @@ impl CpuExecutable {
     fn prepare(&mut self, step: &Step<'_>) {
         self.places.clear();
         for (index, sequence) in step.sequences.iter().enumerate() {
-            self.places
-                .extend((0..sequence.count).map(|i| (sequence.past + i, index)));
+            self.places.extend((0..sequence.count).map(|i| Place {
+                position: sequence.past + i,
+                sequence: index,
+            }));
         }
         for table in &mut self.ropes {
             let RopeTable { rope, turns } = table;
@@ -165,14 +153,14 @@ impl CpuExecutable {
             if pairs == 0 {
                 continue;
             }
-            for ((position, _), row) in self
+            for (place, row) in self
                 .places
                 .iter()
                 .zip(turns.as_mut_slice().chunks_exact_mut(2 * pairs))
             {
                 let (cosines, sines) = row.split_at_mut(pairs);
                 for (i, frequency) in rope.inverse_frequencies.iter().enumerate() {
-                    let (sin, cos) = (*position as f32 * frequency).sin_cos();
+                    let (sin, cos) = (place.position as f32 * frequency).sin_cos();
                     (cosines[i], sines[i]) = (cos * rope.magnitude, sin * rope.magnitude);
                 }
             }
@@ -203,25 +191,14 @@ impl Executable for CpuExecutable {
                     frame.linears(&mut self.pool, linears, &self.int32, &self.int256);
                 }
                 Kernel::Attention(attention) => {
-                    append(
-                        &frame,
-                        &mut self.cache,
-                        attention,
-                        step,
-                        &self.places,
-                        self.page_size,
-                    );
-                    let scores = Scores {
-                        start: self.scores.as_ptr(),
-                        page_size: self.page_size,
-                    };
+                    append(&frame, &mut self.cache, attention, step, &self.places);
                     frame.attention(
                         &mut self.pool,
                         attention,
                         &self.cache,
                         step,
                         &self.places,
-                        scores,
+                        &self.scratch,
                     );
                 }
                 kernel => frame.rows(&mut self.pool, kernel, step, &self.ropes),

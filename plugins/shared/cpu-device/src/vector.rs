@@ -7,13 +7,13 @@ use backplane_program::{Activation, RopeStyle};
 
 /// `a * b + c`, fused where that is one instruction.
 #[inline(always)]
-fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
+pub(crate) fn fma<const FUSED: bool>(a: f32, b: f32, c: f32) -> f32 {
     if FUSED { a.mul_add(b, c) } else { a * b + c }
 }
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline(always)]
-fn total(lanes: [f32; 16]) -> f32 {
+pub(crate) fn total(lanes: [f32; 16]) -> f32 {
     let mut lanes = lanes;
     for width in [8, 4, 2, 1] {
         for i in 0..width {
@@ -25,7 +25,7 @@ fn total(lanes: [f32; 16]) -> f32 {
 
 /// Dot product in 16 partial sums.
 #[inline(always)]
-fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
+pub(crate) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0f32; 16];
     let (a, b) = (a.chunks_exact(16), b.chunks_exact(16));
     let (rest_a, rest_b) = (a.remainder(), b.remainder());
@@ -42,7 +42,7 @@ fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
 
 /// `e^x` with a relative error below 3e-7; below -87 it stays at about 1e-38, above 88.3 at about 2e38.
 #[inline(always)]
-fn exp<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     const ROUNDER: f32 = 12_582_912.0;
     let x = if x > 88.3 { 88.3 } else { x };
     let x = if x < -87.0 { -87.0 } else { x };
@@ -156,149 +156,6 @@ fn rope_body<const FUSED: bool>(
     }
 }
 
-/// Positions that attention takes at once: pages are made up to a multiple.
-pub(crate) const POSITIONS: usize = 16;
-
-/// What one query head sees of a page.
-pub(crate) struct Page<'a> {
-    /// `[key_dim, stride]`.
-    pub(crate) keys: &'a [f32],
-    /// Positions made up to a multiple of [`POSITIONS`].
-    pub(crate) stride: usize,
-    /// `[positions, value_dim]`.
-    pub(crate) values: &'a [f32],
-    /// First position seen.
-    pub(crate) from: usize,
-    /// One past the last.
-    pub(crate) to: usize,
-}
-
-/// The running state of one query head's softmax: see [`attend`].
-#[derive(Clone, Copy)]
-pub(crate) struct Softmax {
-    /// Largest score so far.
-    pub(crate) largest: f32,
-    /// Sum of `e^(score - largest)`.
-    pub(crate) sum: f32,
-}
-
-impl Softmax {
-    pub(crate) const START: Self = Self {
-        largest: f32::NEG_INFINITY,
-        sum: 0.0,
-    };
-}
-
-/// `query · key` of `POSITIONS` neighbours from `at` on; in four partial sums each.
-#[inline(always)]
-fn products<const FUSED: bool>(query: &[f32], page: &Page<'_>, at: usize) -> [f32; POSITIONS] {
-    let mut sums = [[0f32; POSITIONS]; 4];
-    let keys = &page.keys[at..];
-    let (quads, rest) = (query.chunks_exact(4), query.chunks_exact(4).remainder());
-    for (q, query) in quads.enumerate() {
-        // One check for the four rows.
-        let rows = &keys[4 * q * page.stride..][..3 * page.stride + POSITIONS];
-        for (j, sums) in sums.iter_mut().enumerate() {
-            let row = &rows[j * page.stride..][..POSITIONS];
-            for i in 0..POSITIONS {
-                sums[i] = fma::<FUSED>(query[j], row[i], sums[i]);
-            }
-        }
-    }
-    let done = query.len() - rest.len();
-    for (d, query) in rest.iter().enumerate() {
-        let row = &page.keys[(done + d) * page.stride + at..][..POSITIONS];
-        for i in 0..POSITIONS {
-            sums[0][i] = fma::<FUSED>(*query, row[i], sums[0][i]);
-        }
-    }
-    std::array::from_fn(|i| (sums[0][i] + sums[1][i]) + (sums[2][i] + sums[3][i]))
-}
-
-/// The larger, lane by lane; an element of `lanes` stays where the other is no number.
-#[inline(always)]
-fn larger(lanes: &mut [f32; 16], values: &[f32]) {
-    for (lane, value) in lanes.iter_mut().zip(values) {
-        *lane = if *value > *lane { *value } else { *lane };
-    }
-}
-
-#[inline(always)]
-fn attend_body<const FUSED: bool>(
-    query: &[f32],
-    page: Page<'_>,
-    scale: f32,
-    soft_cap: Option<f32>,
-    scores: &mut [f32],
-    state: &mut Softmax,
-    out: &mut [f32],
-) {
-    let first = page.from / POSITIONS * POSITIONS;
-    for (block, scores) in scores[..page.to.next_multiple_of(POSITIONS)]
-        .chunks_exact_mut(POSITIONS)
-        .enumerate()
-        .skip(first / POSITIONS)
-    {
-        let products = products::<FUSED>(query, &page, block * POSITIONS);
-        for (score, product) in scores.iter_mut().zip(products) {
-            *score = product * scale;
-        }
-    }
-    let scores = &mut scores[page.from..page.to];
-    if let Some(cap) = soft_cap {
-        for score in scores.iter_mut() {
-            *score = cap * (*score / cap).tanh();
-        }
-    }
-    let mut lanes = [state.largest; 16];
-    let parts = scores.chunks_exact(16);
-    larger(&mut lanes, parts.remainder());
-    parts.for_each(|part| larger(&mut lanes, part));
-    let largest = lanes
-        .into_iter()
-        .fold(state.largest, |a, b| if b > a { b } else { a });
-    if largest > state.largest {
-        let factor = exp::<FUSED>(state.largest - largest);
-        state.largest = largest;
-        state.sum *= factor;
-        for out in out.iter_mut() {
-            *out *= factor;
-        }
-    }
-    for score in scores.iter_mut() {
-        *score = exp::<FUSED>(*score - state.largest);
-    }
-    let mut lanes = [0f32; 16];
-    for part in scores.chunks(16) {
-        for (lane, score) in lanes.iter_mut().zip(part) {
-            *lane += *score;
-        }
-    }
-    state.sum += total(lanes);
-    let values = &page.values[page.from * out.len()..page.to * out.len()];
-    let dim = out.len();
-    let (quads, rows) = (scores.chunks_exact(4), values.chunks_exact(4 * dim));
-    let (rest, rest_rows) = (
-        quads.remainder(),
-        values[scores.len() / 4 * 4 * dim..].chunks_exact(dim),
-    );
-    for (score, rows) in quads.zip(rows) {
-        let (a, b) = rows.split_at(2 * dim);
-        let ((a, b), (c, d)) = (a.split_at(dim), b.split_at(dim));
-        for i in 0..dim {
-            let sum = fma::<FUSED>(score[0], a[i], out[i]);
-            let sum = fma::<FUSED>(score[1], b[i], sum);
-            let sum = fma::<FUSED>(score[2], c[i], sum);
-            out[i] = fma::<FUSED>(score[3], d[i], sum);
-        }
-    }
-    for (score, row) in rest.iter().zip(rest_rows) {
-        for (out, value) in out.iter_mut().zip(row) {
-            *out = fma::<FUSED>(*score, *value, *out);
-        }
-    }
-}
-
 per_isa! {
     /// RMS norm over groups of `gain.len()` neighbours of one row.
     fn rms_norm = rms_norm_body(x: &[f32], gain: &[f32], eps: f32, out: &mut [f32])
@@ -319,14 +176,6 @@ per_isa! {
     /// Turns every head of one row.
     fn rope = rope_body(x: &[f32], turn: Turn<'_>, style: RopeStyle, head_dim: usize, out: &mut [f32])
 }
-per_isa! {
-    /// Takes the next positions, within one page, into a query head's attention. `scores` is scratch, `[stride]`. `out` holds the
-    /// sum of `e^(score - largest) * value`, to be divided by [`Softmax::sum`] at the end. What comes out depends on where
-    /// the parts are cut, so callers cut at page ends only.
-    fn attend = attend_body(query: &[f32], page: Page<'_>, scale: f32, soft_cap: Option<f32>, scores: &mut [f32],
-        state: &mut Softmax, out: &mut [f32])
-}
-
 /// `cap * tanh(x / cap)`.
 pub(crate) fn soft_cap(x: &[f32], cap: f32, out: &mut [f32]) {
     for (out, x) in out.iter_mut().zip(x) {

@@ -1,11 +1,58 @@
 //! Attention: keys and values of the step go to their pages, then every head of every token reads the pages it sees.
 
-use super::frame::{Frame, SHARE_FROM};
+use super::frame::{Frame, Parts, SHARE_FROM};
+use crate::attend::{self, Page, Softmax};
 use crate::cache::Cache;
-use crate::lower::Attention;
+use crate::lower::{Attention, Kernel};
+use crate::memory::Buffer;
 use crate::pool::Pool;
-use crate::vector::{self, Page, Softmax};
-use backplane_program::Step;
+use backplane_program::{DeviceError, Step};
+use std::ops::Range;
+
+/// Most tokens that a task takes together, so that a page is brought in, and widened, once for all of them.
+const MOST_TOKENS: usize = 8;
+
+/// Where a token of the step stands.
+#[derive(Clone, Copy)]
+pub(super) struct Place {
+    /// Its position in its sequence.
+    pub(super) position: usize,
+    /// Index of the sequence in the step.
+    pub(super) sequence: usize,
+}
+
+/// Memory that a thread needs while it runs a task, for each.
+pub(super) struct Scratch {
+    /// `[threads, floats]`: scores of a page, and its keys and values where they are not stored as `f32`.
+    floats: Buffer<f32>,
+    floats_each: usize,
+    /// `[threads, MOST_TOKENS * heads]`.
+    states: Buffer<Softmax>,
+    states_each: usize,
+}
+
+impl Scratch {
+    pub(super) fn new(
+        threads: usize,
+        kernels: &[Kernel],
+        cache: &Cache,
+    ) -> Result<Self, DeviceError> {
+        let heads = kernels.iter().map(|kernel| match kernel {
+            Kernel::Attention(attention) => attention.heads / attention.kv_heads,
+            _ => 0,
+        });
+        // A number that overflows is more than there is memory: the buffer says so.
+        let states_each = heads.max().unwrap_or(0).saturating_mul(MOST_TOKENS);
+        let floats_each = cache.stride().saturating_add(cache.scratch());
+        let what = "attention scores";
+        Ok(Self {
+            floats: Buffer::new(threads.saturating_mul(floats_each), what)?,
+            floats_each,
+            states: Buffer::new(threads.saturating_mul(states_each), what)?,
+            states_each,
+        })
+    }
+}
 
 /// Writes keys and values of the step's tokens to their pages. On one thread, so that the pages need no trust.
 pub(super) fn append(
@@ -13,34 +60,60 @@ pub(super) fn append(
     cache: &mut Cache,
     attention: &Attention,
     step: &Step<'_>,
-    places: &[(usize, usize)],
-    page_size: usize,
+    places: &[Place],
 ) {
-    // SAFETY: keys and values were written by earlier kernels, and nothing runs beside this.
-    let (keys, values) = unsafe { (frame.read(attention.k), frame.read(attention.v)) };
-    let keys = keys.chunks_exact(attention.kv_heads * attention.key_dim);
-    let values = values.chunks_exact(attention.kv_heads * attention.value_dim);
-    for ((position, sequence), (keys, values)) in places.iter().zip(keys.zip(values)) {
-        let page = step.sequences[*sequence].pages[position / page_size];
+    let page_size = cache.page_size();
+    // SAFETY: keys were written by an earlier kernel, and nothing runs beside this.
+    let keys = unsafe { frame.read(attention.k) };
+    // SAFETY: values, too.
+    let values = attention.v.map(|v| unsafe { frame.read(v) });
+    let (key_width, value_width) = (
+        attention.kv_heads * attention.key_dim,
+        attention.kv_heads * attention.value_dim,
+    );
+    for (token, place) in places.iter().enumerate() {
+        let page = step.sequences[place.sequence].pages[place.position / page_size];
         cache.append(
+            frame.isa,
             attention.cache,
             page as usize,
-            position % page_size,
-            keys,
-            values,
+            place.position % page_size,
+            &keys[token * key_width..][..key_width],
+            values.map_or(&[], |values| &values[token * value_width..][..value_width]),
         );
     }
 }
 
-/// A scratch row of scores per thread.
-#[derive(Clone, Copy)]
-pub(super) struct Scores {
-    pub(super) start: *mut f32,
-    pub(super) page_size: usize,
+/// How the work of one attention is cut: a task takes some neighbouring tokens and some neighbouring heads that read the same
+/// keys. What comes out does not depend on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cut {
+    tokens: usize,
+    heads: usize,
+    /// Tasks for the heads that read the same keys.
+    parts: usize,
 }
 
-// SAFETY: each thread takes its own row (`Frame::attention`), and a thread runs one task at a time.
-unsafe impl Sync for Scores {}
+impl Cut {
+    /// `group` query heads read each of `kv_heads`. Widening a page costs about as much as one head's attention to it, so that
+    /// heads stay together unless threads would be idle.
+    fn new(tokens: usize, kv_heads: usize, group: usize, threads: usize, widened: bool) -> Self {
+        let at_once = (tokens * kv_heads / (4 * threads)).clamp(1, MOST_TOKENS);
+        let tasks = tokens.div_ceil(at_once) * kv_heads;
+        let busiest = |parts: usize| {
+            let heads = at_once * group.div_ceil(parts) + usize::from(widened);
+            (tasks * parts).div_ceil(threads) * heads
+        };
+        let fewest = (1..=group).min_by_key(|parts| busiest(*parts)).unwrap_or(1);
+        let heads = group.div_ceil(fewest);
+        Self {
+            tokens: at_once,
+            heads,
+            parts: group.div_ceil(heads),
+        }
+    }
+}
+
 impl Frame<'_> {
     pub(super) fn attention(
         &self,
@@ -48,77 +121,207 @@ impl Frame<'_> {
         attention: &Attention,
         cache: &Cache,
         step: &Step<'_>,
-        places: &[(usize, usize)],
-        scores: Scores,
+        places: &[Place],
+        scratch: &Scratch,
     ) {
-        let Attention {
-            heads,
-            key_dim,
-            value_dim,
-            ..
-        } = *attention;
-        let (size, stride) = (scores.page_size, cache.stride());
-        let group = heads / attention.kv_heads;
-        let positions = |place: &(usize, usize)| {
-            attention
-                .window
-                .map_or(place.0 + 1, |window| window.min(place.0 + 1))
-        };
-        let work: usize =
-            places.iter().map(positions).sum::<usize>() * heads * (key_dim + value_dim) / 8;
+        let (heads, kv_heads) = (attention.heads, attention.kv_heads);
+        let group = heads / kv_heads;
+        let cut = Cut::new(
+            self.tokens,
+            kv_heads,
+            group,
+            pool.threads(),
+            cache.is_widened(attention.cache),
+        );
+        let floats = Parts::new(&scratch.floats);
+        let states = Parts::new(&scratch.states);
         let task = |task: usize, worker: usize| {
-            let scores = &scores;
-            let (token, head) = (task / heads, task % heads);
-            let (position, sequence) = places[token];
-            // SAFETY: queries were written by an earlier kernel; each task has its own head of the output's row, and each
-            // worker its own row of scores.
-            let (query, out, scores) = unsafe {
-                let out = self.start(attention.out).add(task * value_dim);
+            // SAFETY: each worker has its own part, and runs one task at a time.
+            let (floats, states) = unsafe {
                 (
-                    &self.row(attention.q, token)[head * key_dim..][..key_dim],
-                    std::slice::from_raw_parts_mut(out, value_dim),
-                    std::slice::from_raw_parts_mut(scores.start.add(worker * stride), stride),
+                    floats.part(worker * scratch.floats_each, scratch.floats_each),
+                    states.part(worker * scratch.states_each, scratch.states_each),
                 )
             };
-            out.fill(0.0);
-            let mut state = Softmax::START;
-            let first = position + 1 - positions(&places[token]);
-            for (index, page) in step.sequences[sequence].pages[..=position / size]
-                .iter()
-                .enumerate()
-                .skip(first / size)
-            {
-                let (from, to) = (
-                    first.max(index * size) - index * size,
-                    (position + 1).min((index + 1) * size) - index * size,
-                );
-                let (keys, values) = cache.head(attention.cache, *page as usize, head / group);
-                let page = Page {
-                    keys,
-                    stride,
-                    values,
-                    from,
-                    to,
+            let (scores, widened) = floats.split_at_mut(cache.stride());
+            let (rest, part) = (task / cut.parts, task % cut.parts);
+            let (block, kv_head) = (rest / kv_heads, rest % kv_heads);
+            let heads = kv_head * group + part * cut.heads;
+            let heads = heads..(kv_head * group + group).min(heads + cut.heads);
+            let mut token = block * cut.tokens;
+            let end = self.tokens.min(token + cut.tokens);
+            while token < end {
+                let same = |place: &&Place| place.sequence == places[token].sequence;
+                let count = places[token..end].iter().take_while(same).count();
+                let work = Work {
+                    frame: self,
+                    attention,
+                    cache,
+                    pages: step.sequences[places[token].sequence].pages,
+                    kv_head,
+                    heads: heads.clone(),
+                    token,
+                    first: places[token].position,
                 };
-                vector::attend(
-                    self.isa,
-                    query,
-                    page,
-                    attention.scale,
-                    attention.soft_cap,
-                    scores,
-                    &mut state,
-                    out,
-                );
+                // SAFETY: queries were written by an earlier kernel; no other task has these heads of these tokens.
+                unsafe { work.run(count, scores, widened, states) };
+                token += count;
             }
-            let inverse = 1.0 / state.sum;
-            out.iter_mut().for_each(|out| *out *= inverse);
         };
-        let tasks = self.tokens * heads;
+        let tasks = self.tokens.div_ceil(cut.tokens) * kv_heads * cut.parts;
+        let positions: usize = places
+            .iter()
+            .map(|place| attention.sees(place.position))
+            .sum();
+        let work = positions * heads * (attention.key_dim + attention.value_dim) / 8;
         if work < SHARE_FROM {
             (0..tasks).for_each(|index| task(index, 0));
         } else {
             pool.run(tasks, &task);
+        }
+    }
+}
+
+impl Attention {
+    /// How many positions, its own the last, a token attends to.
+    fn sees(&self, position: usize) -> usize {
+        self.window
+            .map_or(position + 1, |window| window.min(position + 1))
+    }
+}
+
+/// Some neighbouring tokens of one sequence, and some heads that read the same keys.
+struct Work<'a> {
+    frame: &'a Frame<'a>,
+    attention: &'a Attention,
+    cache: &'a Cache,
+    /// The sequence's.
+    pages: &'a [u32],
+    kv_head: usize,
+    heads: Range<usize>,
+    /// The first token's row.
+    token: usize,
+    /// And its position.
+    first: usize,
+}
+
+impl Work<'_> {
+    /// Runs it for `tokens` tokens.
+    ///
+    /// # Safety
+    /// The tokens' queries and outputs are there; nobody writes the queries, or touches these heads of the outputs, meanwhile.
+    unsafe fn run(
+        &self,
+        tokens: usize,
+        scores: &mut [f32],
+        widened: &mut [f32],
+        states: &mut [Softmax],
+    ) {
+        let (isa, size) = (self.frame.isa, self.cache.page_size());
+        let count = self.heads.len();
+        let states = &mut states[..tokens * count];
+        states.fill(Softmax::START);
+        for token in 0..tokens {
+            for head in self.heads.clone() {
+                // SAFETY: the caller's promise.
+                unsafe { self.output(token, head) }.fill(0.0);
+            }
+        }
+        let from = |token: usize| {
+            let position = self.first + token;
+            position + 1 - self.attention.sees(position)
+        };
+        let last = self.first + tokens - 1;
+        let pages = self.pages[..=last / size].iter().enumerate();
+        for (index, page) in pages.skip(from(0) / size) {
+            let start = index * size;
+            // Of the page, from what the first token sees to what the last does.
+            let rows = from(0).max(start) - start..(last + 1).min(start + size) - start;
+            let place = (self.attention.cache, *page as usize, self.kv_head);
+            let (keys, values) = self.cache.head(isa, place, rows, widened);
+            for token in 0..tokens {
+                let from = from(token).max(start);
+                let to = (self.first + token + 1).min(start + size);
+                if from >= to {
+                    continue;
+                }
+                let states = &mut states[token * count..][..count];
+                for (head, state) in self.heads.clone().zip(states) {
+                    let page = Page {
+                        keys,
+                        stride: self.cache.stride(),
+                        values,
+                        from: from - start,
+                        to: to - start,
+                    };
+                    // SAFETY: the caller's promise.
+                    let (query, out) =
+                        unsafe { (self.query(token, head), self.output(token, head)) };
+                    let Attention {
+                        scale, soft_cap, ..
+                    } = *self.attention;
+                    attend::attend(isa, query, page, scale, soft_cap, scores, state, out);
+                }
+            }
+        }
+        for token in 0..tokens {
+            for (head, state) in self.heads.clone().zip(&states[token * count..]) {
+                let inverse = 1.0 / state.sum;
+                // SAFETY: the caller's promise.
+                let out = unsafe { self.output(token, head) };
+                out.iter_mut().for_each(|out| *out *= inverse);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for [`run`](Self::run).
+    unsafe fn query(&self, token: usize, head: usize) -> &[f32] {
+        let dim = self.attention.key_dim;
+        // SAFETY: the caller's promise; the row is one of the step's.
+        let row = unsafe { self.frame.row(self.attention.q, self.token + token) };
+        &row[head * dim..][..dim]
+    }
+
+    /// # Safety
+    /// As for [`run`](Self::run); and what was given out before is in use no longer.
+    #[allow(clippy::mut_from_ref)]
+    unsafe fn output(&self, token: usize, head: usize) -> &mut [f32] {
+        let dim = self.attention.value_dim;
+        let at = ((self.token + token) * self.attention.heads + head) * dim;
+        // SAFETY: the output is `[tokens, heads, value_dim]`; this head of this row is ours by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.frame.start(self.attention.out).add(at), dim) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_stay_together_unless_threads_would_be_idle() {
+        let cut = |tokens, heads, parts| Cut {
+            tokens,
+            heads,
+            parts,
+        };
+        // One token, three key heads for nine.
+        assert_eq!(Cut::new(1, 3, 3, 1, true), cut(1, 3, 1));
+        assert_eq!(Cut::new(1, 3, 3, 2, true), cut(1, 3, 1));
+        assert_eq!(Cut::new(1, 3, 3, 2, false), cut(1, 1, 3));
+        // One key head for all.
+        assert_eq!(Cut::new(1, 1, 4, 2, true), cut(1, 2, 2));
+        assert_eq!(Cut::new(1, 1, 128, 16, true), cut(1, 8, 16));
+        // Many tokens.
+        assert_eq!(Cut::new(512, 3, 3, 2, true), cut(8, 3, 1));
+        assert_eq!(Cut::new(5, 2, 4, 3, false), cut(1, 2, 2));
+        for tokens in 1..40 {
+            for (kv_heads, group, threads) in [(1, 1, 1), (1, 7, 3), (2, 5, 4), (8, 4, 64)] {
+                let cut = Cut::new(tokens, kv_heads, group, threads, tokens % 2 == 0);
+                assert!(cut.tokens >= 1 && cut.tokens <= MOST_TOKENS);
+                let last = (cut.parts - 1) * cut.heads;
+                assert!(last < group && cut.parts * cut.heads >= group, "{cut:?}");
+            }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! What kernels need to know of the step they run in, and how threads share the values.
 
 use crate::isa::Isa;
+use crate::memory::{Buffer, Zeroed};
 use crate::pool::Pool;
 use backplane_program::{Rows, Value, ValueId};
 
@@ -75,19 +76,29 @@ impl Frame<'_> {
 }
 
 /// A buffer whose parts are written by several tasks.
-pub(super) struct Groups<T>(pub(super) *mut T, pub(super) usize);
+pub(super) struct Parts<T> {
+    start: *mut T,
+    len: usize,
+}
 
 // SAFETY: `part` leaves it to its callers to keep parts apart.
-unsafe impl<T> Sync for Groups<T> {}
+unsafe impl<T: Send> Sync for Parts<T> {}
 
-impl<T> Groups<T> {
+impl<T: Zeroed> Parts<T> {
+    pub(super) fn new(buffer: &Buffer<T>) -> Self {
+        Self {
+            start: buffer.as_ptr(),
+            len: buffer.len(),
+        }
+    }
+
     /// # Safety
     /// Nobody else touches the part meanwhile.
     #[allow(clippy::mut_from_ref)]
     pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
-        assert!(start + len <= self.1);
+        assert!(start + len <= self.len);
         // SAFETY: within the buffer, which is initialised.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(start), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Linear layers: activations in the forms that weights want, then all rows of all matrices shared out.
 
-use super::frame::{Frame, Groups, share};
+use super::frame::{Frame, Parts, share};
 use crate::activations::{Group32, Group256, quantise_row32, quantise_row256};
 use crate::kernels::{ActivationKind, Operand, Out, Tile, activation_kind};
 use crate::lower::Linears;
@@ -28,10 +28,7 @@ impl Frame<'_> {
         if !small && !large {
             return;
         }
-        let (int32, int256) = (
-            Groups(int32.as_ptr(), int32.len()),
-            Groups(int256.as_ptr(), int256.len()),
-        );
+        let (int32, int256) = (Parts::new(int32), Parts::new(int256));
         share(pool, rows, 2 * cols, &|row| {
             // SAFETY: the input was written by an earlier kernel.
             let x = unsafe { self.row(linears.x, row) };
