@@ -20,9 +20,8 @@ use minijinja::{Environment, ErrorKind, Value};
 use serde_json::Map;
 
 use crate::error::Error;
+use crate::keys::CHAT_TEMPLATE;
 use crate::tokenizer::Tokenizer;
-
-const TEMPLATE: &str = "tokenizer.chat_template";
 
 /// Steps that a template may take; 64 bytes of text that it makes count as one more. A conversation of 10,000 messages takes
 /// less than half of it.
@@ -131,7 +130,7 @@ impl ChatTemplate {
             id.and_then(|id| tokenizer.token_text(id))
                 .unwrap_or_default()
         };
-        let Some(source) = m.str(TEMPLATE)? else {
+        let Some(source) = m.str(CHAT_TEMPLATE)? else {
             return Ok(None);
         };
         Self::new(source, &text(tokenizer.bos()), &text(tokenizer.eos())).map(Some)

@@ -38,7 +38,7 @@ impl StreamDecoder {
     /// A decoder for tokens that begin a text.
     pub fn new(tokenizer: &Tokenizer, opts: DecodeOptions) -> Self {
         Self {
-            strip_space: tokenizer.adds_space_prefix(),
+            strip_space: tokenizer.strips_space(),
             ..Self::continuing(tokenizer, opts)
         }
     }

@@ -19,6 +19,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`hub`] reads the tokenizers of Hugging Face directories into the same metadata.
+//!
 //! Invariants: this crate opens no files (it reads the metadata of an opened one), and neither a text, a vocabulary nor a
 //! template can make it panic or keep its caller waiting without end.
 
@@ -27,6 +29,10 @@ mod bytes;
 mod chat;
 mod decode;
 mod error;
+pub mod hub;
+mod keys;
+mod merges;
+mod normalize;
 mod pre;
 mod sentence_pieces;
 mod tokenizer;

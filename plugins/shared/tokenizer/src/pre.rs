@@ -5,6 +5,10 @@
 //! expressions of the models' `tokenizer.json`, written as scanners: one pass, no backtracking beyond a run of characters, so
 //! no text makes them slow.
 
+mod patterns;
+
+pub(crate) use patterns::{EACH_NUMBER, GPT2, by_stages, stage_of};
+
 use unicode_properties::{GeneralCategory, UnicodeGeneralCategory};
 
 /// One pre-tokenizer and what its name implies.
@@ -18,15 +22,15 @@ pub(crate) struct PreTokenizer {
     pub(crate) adds_bos: bool,
     /// Decoding drops the spaces before punctuation (see [`crate::DecodeOptions`]).
     pub(crate) cleans_spaces: bool,
-    stages: &'static [Stage],
+    pub(crate) stages: &'static [Stage],
 }
 
 /// A way to cut a piece of text.
-#[derive(Debug, Clone, Copy)]
-enum Stage {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage {
     /// Runs of `min` to `max` characters of one class.
     Runs {
-        class: fn(char) -> bool,
+        class: Class,
         min: usize,
         max: usize,
     },
@@ -41,6 +45,34 @@ enum Stage {
     DeepSeek,
 }
 
+/// The characters of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// `\p{N}`
+    Number,
+    /// `[0-9]`
+    AsciiDigit,
+    /// ``[\p{P}$+<=>^~|]``
+    DefaultPunctuation,
+    /// `[一-龥぀-ゟ゠-ヿ]`
+    ChineseOrKana,
+}
+
+impl Class {
+    fn holds(self, c: char) -> bool {
+        match self {
+            Class::Number => is_number(c),
+            Class::AsciiDigit => c.is_ascii_digit(),
+            Class::DefaultPunctuation => {
+                matches!(c, '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|') || is_punctuation(c)
+            }
+            Class::ChineseOrKana => {
+                matches!(c, '\u{4E00}'..='\u{9FA5}' | '\u{3040}'..='\u{309F}' | '\u{30A0}'..='\u{30FF}')
+            }
+        }
+    }
+}
+
 const MANY: usize = usize::MAX;
 
 /// Every pre-tokenizer that is known. The regular expressions are those of the models' published `tokenizer.json` files.
@@ -52,18 +84,18 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         cleans_spaces: true,
         stages: &[
             Stage::Runs {
-                class: is_default_punctuation,
+                class: Class::DefaultPunctuation,
                 min: 1,
                 max: MANY,
             },
             Stage::Gpt2,
             Stage::Runs {
-                class: is_number,
+                class: Class::Number,
                 min: 1,
                 max: MANY,
             },
             Stage::Runs {
-                class: is_ascii_digit,
+                class: Class::AsciiDigit,
                 min: 3,
                 max: 3,
             },
@@ -91,7 +123,7 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         stages: &[Stage::Llama3 { digits: 3 }],
     },
     PreTokenizer {
-        names: &["dbrx", "smaug-bpe", "glm4", "chatglm-bpe"],
+        names: &["smaug-bpe", "dbrx", "glm4", "chatglm-bpe"],
         whole_words_first: false,
         adds_bos: false,
         cleans_spaces: true,
@@ -138,12 +170,12 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         cleans_spaces: false,
         stages: &[
             Stage::Runs {
-                class: is_number,
+                class: Class::Number,
                 min: 1,
                 max: 3,
             },
             Stage::Runs {
-                class: is_chinese_or_kana,
+                class: Class::ChineseOrKana,
                 min: 1,
                 max: MANY,
             },
@@ -157,7 +189,7 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         cleans_spaces: false,
         stages: &[
             Stage::Runs {
-                class: is_number,
+                class: Class::Number,
                 min: 1,
                 max: 1,
             },
@@ -171,7 +203,7 @@ pub(crate) const PRE_TOKENIZERS: &[PreTokenizer] = &[
         cleans_spaces: true,
         stages: &[
             Stage::Runs {
-                class: is_number,
+                class: Class::Number,
                 min: 1,
                 max: 1,
             },
@@ -248,7 +280,7 @@ impl Scanner<'_> {
                 for character in self.text[self.start..]
                     .chars()
                     .take(max)
-                    .take_while(|&c| class(c))
+                    .take_while(|&c| class.holds(c))
                 {
                     end += character.len_utf8();
                     count += 1;
@@ -335,7 +367,7 @@ impl Scanner<'_> {
     /// `\p{N}{1,max}`
     fn digits(&self, max: usize) -> Option<usize> {
         self.match_end(Stage::Runs {
-            class: is_number,
+            class: Class::Number,
             min: 1,
             max,
         })
@@ -513,20 +545,6 @@ fn is_punctuation_or_symbol(c: char) -> bool {
             c.general_category(),
             CurrencySymbol | MathSymbol | ModifierSymbol | OtherSymbol
         )
-}
-
-/// ``[\p{P}$+<=>^~|]``
-fn is_default_punctuation(c: char) -> bool {
-    matches!(c, '$' | '+' | '<' | '=' | '>' | '^' | '~' | '|') || is_punctuation(c)
-}
-
-fn is_ascii_digit(c: char) -> bool {
-    c.is_ascii_digit()
-}
-
-/// `[一-龥぀-ゟ゠-ヿ]`
-fn is_chinese_or_kana(c: char) -> bool {
-    matches!(c, '\u{4E00}'..='\u{9FA5}' | '\u{3040}'..='\u{309F}' | '\u{30A0}'..='\u{30FF}')
 }
 
 #[cfg(test)]

@@ -4,19 +4,78 @@
 use std::collections::BinaryHeap;
 
 use crate::error::Error;
+use crate::keys::SCORES;
+use crate::merges::{self, Merges, NONE};
 use crate::vocabulary::Vocabulary;
-
-pub(crate) const SCORES: &str = "tokenizer.ggml.scores";
 
 /// How SentencePiece spells a space.
 pub(crate) const SPACE: &str = "\u{2581}";
 
-const NONE: u32 = u32::MAX;
+/// Where text is encoded as if a space came before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum SpacePrefix {
+    Never,
+    /// Before a text, and before what follows a special token.
+    #[default]
+    EachPart,
+    /// There, unless a space is there already.
+    EachPartUnlessSpaced,
+    /// Before a text, if it begins with no special token.
+    Text,
+    /// There, unless a space is there already.
+    TextUnlessSpaced,
+}
+
+impl SpacePrefix {
+    const ALL: [Self; 5] = [
+        Self::Never,
+        Self::EachPart,
+        Self::EachPartUnlessSpaced,
+        Self::Text,
+        Self::TextUnlessSpaced,
+    ];
+
+    /// Its name in metadata.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::EachPart => "each_part",
+            Self::EachPartUnlessSpaced => "each_part_unless_spaced",
+            Self::Text => "text",
+            Self::TextUnlessSpaced => "text_unless_spaced",
+        }
+    }
+
+    /// All names, for an error that lists them.
+    pub(crate) fn known_names() -> String {
+        Self::ALL.map(Self::name).join(", ")
+    }
+
+    /// The one of that name in metadata.
+    pub(crate) fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|prefix| prefix.name() == name)
+    }
+
+    /// Whether a part of a text gets a space. `first`: it begins a text or follows a special token; `begins`: it begins a text.
+    fn applies(self, text: &str, first: bool, begins: bool) -> bool {
+        let spaced = text.starts_with(' ') || text.starts_with(SPACE);
+        match self {
+            Self::Never => false,
+            Self::EachPart => first,
+            Self::EachPartUnlessSpaced => first && !spaced,
+            Self::Text => begins,
+            Self::TextUnlessSpaced => begins && !spaced,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(crate) struct SentencePieces {
-    /// A text, and text after a special token, is encoded as if a space came before it.
-    pub(crate) adds_space_prefix: bool,
+    pub(crate) prefix: SpacePrefix,
+    /// Text is cut before each space: no token reaches over it.
+    pub(crate) cuts_at_spaces: bool,
+    /// Neighbours are joined by these, and not by their score.
+    pub(crate) merges: Option<Merges>,
     /// Each token's score as an integer of the same order.
     scores: Box<[u32]>,
     byte_tokens: Box<[u32; 256]>,
@@ -28,6 +87,7 @@ pub(crate) struct Scratch {
     text: String,
     symbols: Vec<Symbol>,
     candidates: BinaryHeap<Candidate>,
+    merges: merges::Scratch,
 }
 
 /// A part of the text: `length` bytes from `start`, 0 bytes once merged into the one before it.
@@ -61,7 +121,7 @@ impl SentencePieces {
     pub(crate) fn new(
         vocabulary: &Vocabulary,
         scores: &[f32],
-        adds_space_prefix: bool,
+        prefix: SpacePrefix,
     ) -> Result<Self, Error> {
         if scores.len() != vocabulary.size() {
             let problem = format!(
@@ -85,32 +145,28 @@ impl SentencePieces {
         }
         let scores = scores.iter().map(|&score| ordered(score)).collect();
         Ok(Self {
-            adds_space_prefix,
+            prefix,
+            cuts_at_spaces: false,
+            merges: None,
             scores,
             byte_tokens,
         })
     }
 
     /// Appends the tokens of `text`, in which no special tokens are looked for; `first` where it begins a text or follows a
-    /// special token.
+    /// special token, `begins` where it begins a text.
     pub(crate) fn encode(
         &self,
         vocabulary: &Vocabulary,
         unknown: Option<u32>,
         text: &str,
-        first: bool,
+        (first, begins): (bool, bool),
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
     ) -> Result<(), Error> {
-        let Scratch {
-            text: spelled,
-            symbols,
-            candidates,
-        } = scratch;
+        let mut spelled = std::mem::take(&mut scratch.text);
         spelled.clear();
-        symbols.clear();
-        candidates.clear();
-        if self.adds_space_prefix && first {
+        if self.prefix.applies(text, first, begins) {
             spelled.push_str(SPACE);
         }
         for part in text.split_inclusive(' ') {
@@ -119,6 +175,65 @@ impl SentencePieces {
                 None => spelled.push_str(part),
             }
         }
+        let mut rest = spelled.as_str();
+        let mut result = Ok(());
+        while result.is_ok() && !rest.is_empty() {
+            let after =
+                |(index, _): (usize, char)| rest[index..].find(SPACE).map(|place| index + place);
+            let next = rest
+                .char_indices()
+                .nth(1)
+                .filter(|_| self.cuts_at_spaces)
+                .and_then(after);
+            let (part, after) = rest.split_at(next.unwrap_or(rest.len()));
+            result = match &self.merges {
+                Some(merges) => {
+                    self.encode_by_rank(merges, vocabulary, unknown, part, scratch, out)
+                }
+                None => self.encode_by_score(vocabulary, unknown, part, scratch, out),
+            };
+            rest = after;
+        }
+        scratch.text = spelled;
+        result
+    }
+
+    fn encode_by_rank(
+        &self,
+        merges: &Merges,
+        vocabulary: &Vocabulary,
+        unknown: Option<u32>,
+        spelled: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let mut ids = Vec::with_capacity(spelled.len());
+        for (start, character) in spelled.char_indices() {
+            let piece = &spelled.as_bytes()[start..start + character.len_utf8()];
+            match vocabulary.find(piece) {
+                Some(id) => ids.push(id),
+                None => self.push_bytes(piece, unknown, &mut ids)?,
+            }
+        }
+        merges.apply(ids.into_iter(), &mut scratch.merges, out);
+        Ok(())
+    }
+
+    fn encode_by_score(
+        &self,
+        vocabulary: &Vocabulary,
+        unknown: Option<u32>,
+        spelled: &str,
+        scratch: &mut Scratch,
+        out: &mut Vec<u32>,
+    ) -> Result<(), Error> {
+        let Scratch {
+            symbols,
+            candidates,
+            ..
+        } = scratch;
+        symbols.clear();
+        candidates.clear();
         let bytes = spelled.as_bytes();
         for (start, character) in spelled.char_indices() {
             let index = symbols.len() as u32;

@@ -1,29 +1,19 @@
 //! Text to token ids and what the vocabulary says about them.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use backplane_weights::Metadata;
 
-use crate::byte_pairs::{self, BytePairs, MERGES};
+use crate::byte_pairs::{self, BytePairs};
 use crate::decode::{DecodeOptions, StreamDecoder};
 use crate::error::Error;
-use crate::sentence_pieces::{self, SCORES, SPACE, SentencePieces};
-use crate::vocabulary::{Kind, TOKEN_TYPE, TOKENS, Vocabulary};
+use crate::keys::*;
+use crate::merges::Merges;
+use crate::normalize::NormalForm;
+use crate::sentence_pieces::{self, SPACE, SentencePieces, SpacePrefix};
+use crate::vocabulary::{Kind, Vocabulary};
 use crate::{bytes, pre};
-
-const MODEL: &str = "tokenizer.ggml.model";
-const PRE: &str = "tokenizer.ggml.pre";
-const BOS: &str = "tokenizer.ggml.bos_token_id";
-const EOS: &str = "tokenizer.ggml.eos_token_id";
-const EOT: &str = "tokenizer.ggml.eot_token_id";
-const EOM: &str = "tokenizer.ggml.eom_token_id";
-const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
-const FIM_PAD: &str = "tokenizer.ggml.fim_pad_token_id";
-const FIM_REPOSITORY: &str = "tokenizer.ggml.fim_rep_token_id";
-const FIM_FILE: &str = "tokenizer.ggml.fim_sep_token_id";
-const ADDS_BOS: &str = "tokenizer.ggml.add_bos_token";
-const ADDS_EOS: &str = "tokenizer.ggml.add_eos_token";
-const ADDS_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
 
 /// How a text becomes tokens.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -55,9 +45,28 @@ struct Inner {
     adds_eos: bool,
     /// Sorted.
     end_of_generation: Vec<u32>,
-    /// Tokens that swallow the white space after them when they are parsed; sorted.
+    /// Tokens that swallow the white space before and after them when they are parsed; sorted.
+    strip_before: Vec<u32>,
     strip_after: Vec<u32>,
+    /// What white space is for these tokens.
+    is_stripped: fn(char) -> bool,
+    /// Text is brought to this form after special tokens were found in it.
+    normalizer: Option<NormalForm>,
+    /// Tokens that are looked for only then; sorted.
+    normalized: Vec<u32>,
+    /// Decoding drops the space that begins a text, and spaces before punctuation.
+    strips_space: bool,
+    cleans_spaces: bool,
+    /// User-defined tokens spell spaces as the others do.
+    spells_spaces_in_names: bool,
     warnings: Vec<String>,
+}
+
+/// Which tokens are looked for in a text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    BeforeNormalization,
+    After,
 }
 
 #[derive(Debug)]
@@ -90,7 +99,9 @@ impl Tokenizer {
         }
         let tokens = m.array(TOKENS)?.ok_or_else(|| missing(TOKENS))?.strings()?;
         let kinds = m.array(TOKEN_TYPE)?.map(|kinds| kinds.i32s()).transpose()?;
-        let vocabulary = Vocabulary::new(tokens, kinds.as_deref(), &mut warnings)?;
+        // A GGUF file says less than the files that it was made from: the rest is custom.
+        let from_gguf = m.str(SOURCE)?.is_none();
+        let vocabulary = Vocabulary::new(tokens, kinds.as_deref(), from_gguf, &mut warnings)?;
         let byte_level = kind == "gpt2";
         let (model, bos_by_default) = if byte_level {
             let name = m.str(PRE)?;
@@ -98,35 +109,24 @@ impl Tokenizer {
                 warnings.push(format!("{PRE} is missing: using \"{}\"", pre::DEFAULT));
             }
             let name = name.unwrap_or(pre::DEFAULT);
-            let pre = pre::by_name(name).ok_or_else(|| {
-                Error::vocabulary(
-                    PRE,
-                    format!("is {name:?}, expected one of {}", pre::known_names()),
-                )
-            })?;
+            let pre =
+                pre::by_name(name).ok_or_else(|| not_one_of(PRE, name, &pre::known_names()))?;
             let merges = m.array(MERGES)?.ok_or_else(|| missing(MERGES))?.strings()?;
+            let whole_words_first = m.bool(IGNORES_MERGES)?.unwrap_or(pre.whole_words_first);
             (
-                Model::BytePairs(BytePairs::new(pre, &vocabulary, merges)?),
+                Model::BytePairs(BytePairs::new(pre, whole_words_first, &vocabulary, merges)?),
                 pre.adds_bos,
             )
         } else {
-            let scores = m.array(SCORES)?.ok_or_else(|| missing(SCORES))?.f32s()?;
-            let adds_space_prefix = m.bool(ADDS_SPACE_PREFIX)?.unwrap_or(true);
-            (
-                Model::SentencePieces(SentencePieces::new(
-                    &vocabulary,
-                    &scores,
-                    adds_space_prefix,
-                )?),
-                true,
-            )
+            (Model::SentencePieces(pieces(m, &vocabulary)?), true)
         };
 
         // SentencePiece vocabularies without these keys have them at their customary places.
         let id = |key, customary: u32| -> Result<Option<u32>, Error> {
             let given = vocabulary.checked(key, m.u32(key)?)?;
-            let by_custom = Some(customary)
-                .filter(|&id| !byte_level && vocabulary.kind(id).is_some_and(Kind::is_special));
+            let by_custom = Some(customary).filter(|&id| {
+                from_gguf && !byte_level && vocabulary.kind(id).is_some_and(Kind::is_special)
+            });
             Ok(given.or(by_custom))
         };
         let (unknown, bos, eos) = (id(UNKNOWN, 0)?, id(BOS, 1)?, id(EOS, 2)?);
@@ -137,17 +137,41 @@ impl Tokenizer {
         for key in [EOT, EOM, FIM_PAD, FIM_REPOSITORY, FIM_FILE] {
             end_of_generation.extend(vocabulary.checked(key, m.u32(key)?)?);
         }
+        end_of_generation.extend(ids(m, END_OF_GENERATION, &vocabulary)?);
         end_of_generation.extend(eos);
         end_of_generation.sort_unstable();
         end_of_generation.dedup();
 
         let name = m.str("general.name")?.unwrap_or_default().to_lowercase();
-        let strip_after = if name.contains("phi-3") || name.contains("phi3") {
+        let strip_after = if from_gguf && (name.contains("phi-3") || name.contains("phi3")) {
             phi3_strip_after(&vocabulary)
         } else {
-            Vec::new()
+            ids(m, STRIP_AFTER, &vocabulary)?
+        };
+        let normalizer = m.str(NORMALIZER)?.map(|name| {
+            NormalForm::by_name(name)
+                .ok_or_else(|| not_one_of(NORMALIZER, name, "nfc, nfd, nfkc, nfkd"))
+        });
+        if let Some(doubts) = m.array(WARNINGS)? {
+            warnings.extend(doubts.strings()?.map(String::from));
+        }
+        let (adds_space_prefix, row_cleans_spaces) = match &model {
+            Model::BytePairs(model) => (false, model.pre.cleans_spaces),
+            Model::SentencePieces(model) => (model.prefix != SpacePrefix::Never, false),
         };
         let inner = Inner {
+            strip_before: ids(m, STRIP_BEFORE, &vocabulary)?,
+            strip_after,
+            is_stripped: if from_gguf {
+                is_ascii_space
+            } else {
+                char::is_whitespace
+            },
+            normalizer: normalizer.transpose()?,
+            normalized: ids(m, NORMALIZED_TOKENS, &vocabulary)?,
+            strips_space: m.bool(STRIPS_SPACE)?.unwrap_or(adds_space_prefix),
+            cleans_spaces: m.bool(CLEANS_SPACES)?.unwrap_or(row_cleans_spaces),
+            spells_spaces_in_names: m.bool(RANKED_MERGES)?.unwrap_or(false),
             vocabulary,
             model,
             bos,
@@ -156,7 +180,6 @@ impl Tokenizer {
             adds_bos,
             adds_eos,
             end_of_generation,
-            strip_after,
             warnings,
         };
         Ok(Self {
@@ -178,30 +201,31 @@ impl Tokenizer {
         if opts.add_special && inner.adds_bos {
             out.extend(inner.bos);
         }
-        let mut byte_pairs = byte_pairs::Scratch::default();
-        let mut sentence_pieces = sentence_pieces::Scratch::default();
-        let mut first = true; // at the start, or after a special token
-        inner.fragments(text, opts.parse_special, &mut |fragment| {
-            let is_token = matches!(fragment, Fragment::Token(_));
-            match (fragment, &inner.model) {
-                (Fragment::Token(id), _) => out.push(id),
-                (Fragment::Text(text), Model::BytePairs(model)) => {
-                    model.encode(&inner.vocabulary, text, &mut byte_pairs, &mut out);
+        let mut encoding = Encoding {
+            out,
+            first: true,
+            begins: true,
+            byte_pairs: byte_pairs::Scratch::default(),
+            sentence_pieces: sentence_pieces::Scratch::default(),
+        };
+        let parse = opts.parse_special;
+        inner.fragments(text, Look::BeforeNormalization, parse, &mut |fragment| {
+            let text = match fragment {
+                Fragment::Text(text)
+                    if !inner.normalized.is_empty() || inner.normalizer.is_some() =>
+                {
+                    text
                 }
-                (Fragment::Text(text), Model::SentencePieces(model)) => {
-                    model.encode(
-                        &inner.vocabulary,
-                        inner.unknown,
-                        text,
-                        first,
-                        &mut sentence_pieces,
-                        &mut out,
-                    )?;
-                }
-            }
-            first = is_token;
-            Ok(())
+                fragment => return inner.push(fragment, &mut encoding),
+            };
+            let text = inner
+                .normalizer
+                .map_or(Cow::Borrowed(text), |form| form.apply(text));
+            inner.fragments(&text, Look::After, parse, &mut |fragment| {
+                inner.push(fragment, &mut encoding)
+            })
         })?;
+        let mut out = encoding.out;
         if opts.add_special && inner.adds_eos {
             out.extend(inner.eos);
         }
@@ -265,6 +289,9 @@ impl Tokenizer {
         };
         match (kind, &self.inner.model) {
             (Kind::Control | Kind::Unknown, _) if opts.skip_special => {}
+            (Kind::UserDefined, Model::SentencePieces(_)) if self.inner.spells_spaces_in_names => {
+                push_spaced(spelling, out);
+            }
             (Kind::Control | Kind::Unknown | Kind::UserDefined, _) => {
                 out.extend_from_slice(spelling.as_bytes())
             }
@@ -272,14 +299,7 @@ impl Tokenizer {
                 out.push(byte)
             }
             (_, Model::BytePairs(_)) => bytes::decode_into(spelling, out),
-            (_, Model::SentencePieces(_)) => {
-                let mut parts = spelling.split(SPACE);
-                out.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
-                for part in parts {
-                    out.push(b' ');
-                    out.extend_from_slice(part.as_bytes());
-                }
-            }
+            (_, Model::SentencePieces(_)) => push_spaced(spelling, out),
         }
         Ok(())
     }
@@ -376,45 +396,90 @@ impl Tokenizer {
         &self.inner.warnings
     }
 
-    /// Whether a text's first token begins with a space that the text hasn't.
-    pub(crate) fn adds_space_prefix(&self) -> bool {
-        matches!(&self.inner.model, Model::SentencePieces(model) if model.adds_space_prefix)
+    /// Whether decoding drops the space that begins a text, because encoding put it there.
+    pub(crate) fn strips_space(&self) -> bool {
+        self.inner.strips_space
     }
 
     /// Whether decoding drops spaces before punctuation.
     pub(crate) fn cleans_spaces(&self) -> bool {
-        matches!(&self.inner.model, Model::BytePairs(model) if model.pre.cleans_spaces)
+        self.inner.cleans_spaces
     }
 }
 
+/// What has become of a text so far.
+struct Encoding {
+    out: Vec<u32>,
+    /// At the start, or after a special token.
+    first: bool,
+    /// At the start.
+    begins: bool,
+    byte_pairs: byte_pairs::Scratch,
+    sentence_pieces: sentence_pieces::Scratch,
+}
+
 impl Inner {
+    /// Appends the tokens of a fragment.
+    fn push(&self, fragment: Fragment<'_>, to: &mut Encoding) -> Result<(), Error> {
+        let is_token = matches!(fragment, Fragment::Token(_));
+        match (fragment, &self.model) {
+            (Fragment::Token(id), _) => to.out.push(id),
+            (Fragment::Text(text), Model::BytePairs(model)) => {
+                model.encode(&self.vocabulary, text, &mut to.byte_pairs, &mut to.out);
+            }
+            (Fragment::Text(text), Model::SentencePieces(model)) => {
+                model.encode(
+                    &self.vocabulary,
+                    self.unknown,
+                    text,
+                    (to.first, to.begins),
+                    &mut to.sentence_pieces,
+                    &mut to.out,
+                )?;
+            }
+        }
+        (to.first, to.begins) = (is_token, false);
+        Ok(())
+    }
+
     /// Hands on the special tokens in `text` and the stretches between them. At each place the longest token is taken.
     fn fragments<'t>(
         &self,
         text: &'t str,
+        look: Look,
         parse_special: bool,
         fragment: &mut impl FnMut(Fragment<'t>) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        let looked_for = |id: u32| {
+            self.normalized.is_empty()
+                || self.normalized.binary_search(&id).is_ok() == (look == Look::After)
+        };
         let (mut start, mut position) = (0, 0);
+        // Without tokens that are looked for after normalisation there is nothing left to look for.
+        if look == Look::After && self.normalized.is_empty() {
+            position = text.len();
+        }
         while position < text.len() {
-            let Some((id, length)) = self
-                .vocabulary
-                .named_token(&text.as_bytes()[position..], parse_special)
-            else {
+            let Some((id, length)) = self.vocabulary.named_token(
+                &text.as_bytes()[position..],
+                parse_special,
+                looked_for,
+            ) else {
                 position += 1;
                 continue;
             };
-            if start < position {
-                fragment(Fragment::Text(&text[start..position]))?;
+            let mut before = &text[start..position];
+            if self.strip_before.binary_search(&id).is_ok() {
+                before = before.trim_end_matches(self.is_stripped);
+            }
+            if !before.is_empty() {
+                fragment(Fragment::Text(before))?;
             }
             fragment(Fragment::Token(id))?;
             position += length;
             if self.strip_after.binary_search(&id).is_ok() {
-                let rest = &text.as_bytes()[position..];
-                position += rest
-                    .iter()
-                    .take_while(|byte| matches!(byte, b' ' | b'\t'..=b'\r'))
-                    .count();
+                let rest = &text[position..];
+                position += rest.len() - rest.trim_start_matches(self.is_stripped).len();
             }
             start = position;
         }
@@ -424,6 +489,58 @@ impl Inner {
             Ok(())
         }
     }
+}
+
+fn is_ascii_space(character: char) -> bool {
+    matches!(character, ' ' | '\t'..='\r')
+}
+
+/// Appends a spelling of SentencePiece's kind, with its spaces as spaces.
+fn push_spaced(spelling: &str, out: &mut Vec<u8>) {
+    let mut parts = spelling.split(SPACE);
+    out.extend_from_slice(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        out.push(b' ');
+        out.extend_from_slice(part.as_bytes());
+    }
+}
+
+fn not_one_of(key: &'static str, found: &str, expected: &str) -> Error {
+    Error::vocabulary(key, format!("is {found:?}, expected one of {expected}"))
+}
+
+/// A vocabulary of SentencePiece's kind.
+fn pieces(m: &Metadata, vocabulary: &Vocabulary) -> Result<SentencePieces, Error> {
+    let missing = |key| Error::vocabulary(key, "is missing");
+    let scores = m.array(SCORES)?.ok_or_else(|| missing(SCORES))?.f32s()?;
+    let prefix = match (m.bool(ADDS_SPACE_PREFIX)?, m.str(SPACE_PREFIX)?) {
+        (Some(false), _) => SpacePrefix::Never,
+        (_, None) => SpacePrefix::default(),
+        (_, Some(name)) => SpacePrefix::by_name(name)
+            .ok_or_else(|| not_one_of(SPACE_PREFIX, name, &SpacePrefix::known_names()))?,
+    };
+    let mut pieces = SentencePieces::new(vocabulary, &scores, prefix)?;
+    pieces.cuts_at_spaces = m.bool(CUTS_AT_SPACES)?.unwrap_or(false);
+    if m.bool(RANKED_MERGES)?.unwrap_or(false) {
+        let merges = m.array(MERGES)?.ok_or_else(|| missing(MERGES))?.strings()?;
+        pieces.merges = Some(Merges::new(vocabulary, merges)?);
+    }
+    Ok(pieces)
+}
+
+/// A list of token ids, ascending; none where the key is missing.
+fn ids(m: &Metadata, key: &'static str, vocabulary: &Vocabulary) -> Result<Vec<u32>, Error> {
+    let mut ids = m
+        .array(key)?
+        .map(|ids| ids.u32s())
+        .transpose()?
+        .unwrap_or_default();
+    for &id in &ids {
+        vocabulary.checked(key, Some(id))?;
+    }
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(ids)
 }
 
 /// Whether a token is added to a text: as the metadata says, or as the kind of vocabulary has it.

@@ -5,9 +5,7 @@ use std::hash::Hasher;
 use hashbrown::HashTable;
 
 use crate::error::Error;
-
-pub(crate) const TOKENS: &str = "tokenizer.ggml.tokens";
-pub(crate) const TOKEN_TYPE: &str = "tokenizer.ggml.token_type";
+use crate::keys::{TOKEN_TYPE, TOKENS};
 
 /// What a token is, as `tokenizer.ggml.token_type` numbers it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,10 +128,12 @@ fn hash(spelling: &[u8]) -> u64 {
 }
 
 impl Vocabulary {
-    /// Builds the table. `kinds` may be absent: all tokens are plain text then.
+    /// Builds the table. `kinds` may be absent: all tokens are plain text then. `marks_by_name`: tokens with customary names
+    /// are control tokens, whatever their kind.
     pub(crate) fn new<'t>(
         tokens: impl ExactSizeIterator<Item = &'t str>,
         kinds: Option<&[i32]>,
+        marks_by_name: bool,
         warnings: &mut Vec<String>,
     ) -> Result<Self, Error> {
         let size = tokens.len();
@@ -191,13 +191,14 @@ impl Vocabulary {
             longest,
             named: vec![Vec::new(); 256].into_boxed_slice(),
         };
-        vocabulary.correct_kinds();
+        vocabulary.correct_kinds(marks_by_name);
         vocabulary.index_named_tokens();
         Ok(vocabulary)
     }
 
-    fn correct_kinds(&mut self) {
-        for name in END_NAMES.iter().chain(CONTROL_NAMES) {
+    fn correct_kinds(&mut self, marks_by_name: bool) {
+        let marks = END_NAMES.iter().chain(CONTROL_NAMES);
+        for name in marks.filter(|_| marks_by_name) {
             if let Some(id) = self.find(name.as_bytes()) {
                 self.kinds[id as usize] = Kind::Control;
             }
@@ -257,14 +258,19 @@ impl Vocabulary {
     }
 
     /// The longest token at the start of `text` that a text may name: user-defined tokens always, control and unknown tokens
-    /// with `parse_special`.
-    pub(crate) fn named_token(&self, text: &[u8], parse_special: bool) -> Option<(u32, usize)> {
+    /// with `parse_special`; of both, those that are `looked_for`.
+    pub(crate) fn named_token(
+        &self,
+        text: &[u8],
+        parse_special: bool,
+        looked_for: impl Fn(u32) -> bool,
+    ) -> Option<(u32, usize)> {
         let lengths = &self.named[usize::from(*text.first()?)];
         lengths.iter().find_map(|&length| {
             let id = self.find(text.get(..length as usize)?)?;
             let kind = self.kinds[id as usize];
             let named = kind == Kind::UserDefined || parse_special && kind.is_special();
-            named.then_some((id, length as usize))
+            (named && looked_for(id)).then_some((id, length as usize))
         })
     }
 
