@@ -47,7 +47,11 @@ pub use backplane_plugin_api::types::{
     FinishReason, GenerateOptions, GenerateRequest, LoadOptions, ModelInfo, Prompt, Sampling,
     Verdict, VerdictState,
 };
+pub use backplane_plugin_api::{
+    AttentionRequest, AttentionState, ConvertOptions, ConvertReport, EmbedRequest, Embedding,
+    Finding, LayerAttention, Pooling, Progress, ScoreRequest, Unwatched,
+};
 pub use error::{Error, Result};
 pub use folders::Folders;
 pub use manifest::{Fallback, Manifest};
-pub use registry::{Model, ModelOptions, Plugin, Registry, Reply};
+pub use registry::{Checked, Converted, Model, ModelOptions, Plugin, Registry, Reply};

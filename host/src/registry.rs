@@ -4,9 +4,11 @@
 //! earlier directory; else the one whose file name comes first. The loser is listed with the verdict `disabled`.
 
 mod discover;
+mod files;
 mod model;
 mod plugin;
 
+pub use files::{Checked, Converted};
 pub use model::{Model, ModelOptions, Reply};
 pub use plugin::{Plugin, PluginKind};
 

@@ -84,6 +84,8 @@ pub enum Attempt<T> {
     Taken(T),
     /// Not a format of this backend.
     OtherFormat,
+    /// It does not offer the capability of that name.
+    Lacks(String),
     /// Its format, but it can't run this one: why.
     Unsupported(String),
     /// Its format, but the file is broken.
@@ -129,6 +131,9 @@ struct Losses {
     failed: Option<(String, Error)>,
     unsupported: Option<String>,
     other_format: bool,
+    /// Those that lack the capability, and its name.
+    lacking: Vec<String>,
+    capability: String,
 }
 
 impl Losses {
@@ -139,6 +144,12 @@ impl Losses {
             Attempt::OtherFormat => {
                 self.other_format = true;
                 Err(("does not take this format".to_owned(), false))
+            }
+            Attempt::Lacks(capability) => {
+                let reason = format!("does not offer `{capability}`");
+                self.lacking.push(format!("`{name}`"));
+                self.capability = capability;
+                Err((reason, false))
             }
             Attempt::Unsupported(why) => {
                 self.unsupported
@@ -166,6 +177,14 @@ impl Losses {
         if let Some(why) = self.broken.or(self.unsupported) {
             return Failure::Model(why);
         }
+        if !self.lacking.is_empty() && !self.other_format {
+            let (what, who) = (&self.capability, self.lacking.join(", "));
+            let unusable = unusable(trace);
+            return Failure::NoBackend(match &trace.pinned {
+                Some(pin) => format!("the pinned backend `{pin}` does not offer `{what}`"),
+                None => format!("no available backend offers `{what}`, asked: {who}{unusable}"),
+            });
+        }
         if let (Some(pin), false) = (&trace.pinned, self.other_format) {
             let found = trace
                 .candidates
@@ -184,18 +203,18 @@ impl Losses {
                 .model
                 .as_ref()
                 .map_or(String::new(), |path| format!("{}: ", path.display()));
-            // One that is there but can't be used may well be the one that takes it.
-            let unusable: String = trace
-                .candidates
-                .iter()
-                .filter(|candidate| candidate.rank.is_some() && is_fall(&candidate.verdict))
-                .map(|candidate| format!("; `{}`: {}", candidate.name, candidate.verdict))
-                .collect();
+            let unusable = unusable(trace);
             let found = trace.model.as_deref().map_or(String::new(), |path| {
                 format!("{}; ", crate::catalog::describe(path))
             });
             let who = match &trace.pinned {
                 Some(pin) => format!("the pinned backend `{pin}` does not take it"),
+                None if !self.lacking.is_empty() => {
+                    let (what, who) = (&self.capability, self.lacking.join(", "));
+                    format!(
+                        "no available backend that offers `{what}` takes this format; not offered by {who}"
+                    )
+                }
                 None => "no available backend takes this format".to_owned(),
             };
             return Failure::Model(format!("{path}{found}{who}{unusable}"));
@@ -225,6 +244,16 @@ impl Losses {
         };
         Failure::NoBackend(format!("no backend is available: {why}"))
     }
+}
+
+/// Those that are there but can't be used: one of them may well be what takes the model.
+fn unusable(trace: &Trace) -> String {
+    trace
+        .candidates
+        .iter()
+        .filter(|candidate| candidate.rank.is_some() && is_fall(&candidate.verdict))
+        .map(|candidate| format!("; `{}`: {}", candidate.name, candidate.verdict))
+        .collect()
 }
 
 /// Whether a plugin is there but can't be used, so that going on to another is a fall.

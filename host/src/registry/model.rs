@@ -3,10 +3,14 @@
 use crate::error::{Error, Result};
 use crate::manifest::Fallback;
 use crate::selection::Trace;
+use backplane_plugin_api::capability::{self, ATTENTION, EMBED, SCORE};
 use backplane_plugin_api::sdk::{Sink, TextModel};
 use backplane_plugin_api::types::{
     self, ChatRequest, Classification, ClassifyRequest, Completion, Control, Event,
     GenerateRequest, LoadOptions, Metrics, ModelInfo, TokenLogprob,
+};
+use backplane_plugin_api::{
+    AttentionRequest, AttentionState, EmbedRequest, Embedding, Progress, ScoreRequest,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,6 +156,63 @@ impl Model {
     /// An id is outside the vocabulary.
     pub fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
         self.of_backend(self.inner.model.detokenize(tokens, special))
+    }
+
+    /// Texts as vectors, one for each input, an error per input. `progress` counts inputs (a closure watches it).
+    ///
+    /// # Errors
+    /// The backend does not offer `embed/1`, the request as a whole is refused, or the call was stopped.
+    pub fn embed(
+        &self,
+        request: &EmbedRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<Vec<Result<Embedding>>> {
+        let embed = self.offered(EMBED, capability::embed)?;
+        let answers = self.of_backend(embed.embed(request, progress))?;
+        Ok(answers
+            .into_iter()
+            .map(|answer| self.of_backend(answer))
+            .collect())
+    }
+
+    /// For each `i` of `first.max(1)..tokens.len()` the natural logarithm of the probability of token `i` after those
+    /// before it. `progress` counts tokens.
+    ///
+    /// # Errors
+    /// The backend does not offer `score/1`, the request is refused, or the call was stopped.
+    pub fn score(&self, request: &ScoreRequest, progress: &mut dyn Progress) -> Result<Vec<f32>> {
+        let score = self.offered(SCORE, capability::score)?;
+        self.of_backend(score.score(request, progress))
+    }
+
+    /// Queries and keys of a prompt by layer and head, as attention multiplies them. `progress` counts tokens.
+    ///
+    /// # Errors
+    /// The backend does not offer `attention/1`, the request is refused, or the call was stopped.
+    pub fn inspect_attention(
+        &self,
+        request: &AttentionRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<AttentionState> {
+        let attention = self.offered(ATTENTION, capability::attention)?;
+        self.of_backend(attention.inspect_attention(request, progress))
+    }
+
+    fn offered<T>(
+        &self,
+        name: &str,
+        take: impl FnOnce(&dyn TextModel) -> std::result::Result<Option<T>, types::Error>,
+    ) -> Result<T> {
+        let taken = self.of_backend(take(self.inner.model.as_ref()))?;
+        taken.ok_or_else(|| {
+            let message = format!("does not offer `{name}` for this model");
+            let error = types::Error::new(types::ErrorCode::Unsupported, message)
+                .with_action("choose another backend; see `backplane plugins`");
+            Error::Backend {
+                backend: self.backend().to_owned(),
+                error,
+            }
+        })
     }
 
     /// Counters and gauges of this model.

@@ -1,3 +1,5 @@
+mod capabilities;
+
 use super::*;
 use crate::manifest::Source;
 use backplane_plugin_api::sdk::{BatchSink, Result as SdkResult, Sink, TextModel};

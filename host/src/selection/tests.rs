@@ -39,6 +39,7 @@ fn run(
                 .map(|(_, does)| *does);
             match does {
                 Some("other") => Attempt::OtherFormat,
+                Some("lacks") => Attempt::Lacks("check/1".to_owned()),
                 Some("unsupported") => Attempt::Unsupported("architecture mamba".to_owned()),
                 Some("broken") => {
                     Attempt::Broken(Error::new(ErrorCode::ModelUnusable, "m.gguf: cut off"))
@@ -240,6 +241,15 @@ fn the_failure_says_whose_it_is() {
     expect![[r#"Model("a: architecture mamba")"#]].assert_eq(&failure(&[("a", "unsupported")]));
     expect![[r#"NoBackend("no backend is available: not installed: a")"#]]
         .assert_eq(&failure(&[("a", "absent")]));
+    expect![[r#"NoBackend("no available backend offers `check/1`, asked: `a`; `b`: misconfigured: is misconfigured (mend it)")"#]]
+        .assert_eq(&failure(&[("a", "lacks"), ("b", "misconfigured")]));
+    expect![[r#"Model("m.gguf: no such file or directory; no available backend that offers `check/1` takes this format; not offered by `a`, `c`")"#]]
+        .assert_eq(&failure(&[("a", "lacks"), ("b", "other"), ("c", "lacks")]));
+    expect![[r#"Model("c: m.gguf: cut off")"#]].assert_eq(&failure(&[
+        ("a", "lacks"),
+        ("b", "other"),
+        ("c", "broken"),
+    ]));
     assert!(failure(&[("a", "memory"), ("b", "other")]).starts_with("Backend(\"a\""));
 }
 
