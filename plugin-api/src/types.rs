@@ -15,7 +15,7 @@ pub enum VerdictState {
     Available,
     /// Switched off in the manifest; its library was not opened.
     Disabled,
-    /// The module file is not there.
+    /// The module file is not there, or the program that the module drives is not installed: passed over without a fall.
     Absent,
     /// Not a module this host can use: another contract version, layout, processor or file format.
     Incompatible,

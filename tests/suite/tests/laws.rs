@@ -18,6 +18,7 @@ enum Room {
 /// Levels of the shared crates: an arrow goes to a lower level only. `true`: may know the contract.
 const SHARED: &[(&str, u8, bool)] = &[
     ("text-engine", 5, true),
+    ("llama-server", 5, true),
     ("cpu-device", 4, false),
     ("models", 3, false),
     ("program", 2, false),

@@ -1,0 +1,345 @@
+//! Servers that start, fail to, hang and crash: a real one, and scripts that misbehave on purpose.
+#![allow(clippy::unwrap_used)]
+
+use backplane_llama_server::server::{Options, Server, StartError};
+use backplane_llama_server::{Bridge, Flavour, native};
+use backplane_plugin_api::sdk::{Backend, TextModel};
+use backplane_plugin_api::types::{
+    Control, Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions,
+    Prompt, Sampling,
+};
+use serde_json::{Value, json};
+use std::ops::ControlFlow;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..")
+}
+
+fn real_server() -> PathBuf {
+    let server = root().join("cache/venv/bin/llama-server-vulkan");
+    assert!(
+        server.is_file(),
+        "{}: `cargo verify` installs it",
+        server.display()
+    );
+    server
+}
+
+fn smollm2() -> PathBuf {
+    let folder = std::env::var_os("BACKPLANE_TEST_MODELS")
+        .map_or_else(|| root().join("cache/models"), PathBuf::from);
+    let model = folder.join("SmolLM2-135M-Instruct.Q4_1.gguf");
+    assert!(
+        model.is_file(),
+        "{}: `cargo verify` gets it",
+        model.display()
+    );
+    model
+}
+
+fn options(program: PathBuf) -> Options {
+    Options {
+        program,
+        model: std::path::absolute(smollm2()).unwrap(),
+        gpu_layers: 0,
+        context: 512,
+        parallel: 2,
+        threads: None,
+        cache_type: None,
+        extra_args: vec![],
+        environment: vec![],
+        ready_within: Duration::from_secs(60),
+    }
+}
+
+/// A program in a folder of its own.
+fn script(folder: &Path, text: &str) -> PathBuf {
+    let path = folder.join("llama-server");
+    std::fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+fn lives(pid: u32) -> bool {
+    let listed = Command::new("ps")
+        .args(["-o", "stat=", "-p", &pid.to_string()])
+        .output()
+        .unwrap();
+    let state = String::from_utf8_lossy(&listed.stdout).trim().to_owned();
+    !state.is_empty() && !state.starts_with('Z')
+}
+
+#[test]
+fn a_server_starts_answers_and_stops() {
+    let server = Server::start(&options(real_server())).unwrap();
+    assert_eq!(server.context(), 512);
+    let never = || false;
+    let tokens = native::tokenize(
+        server.client(),
+        "The capital of France is",
+        true,
+        false,
+        &never,
+    )
+    .unwrap();
+    let body = json!({"prompt": tokens, "n_predict": 2, "temperature": 0});
+    let Value::Object(body) = body else {
+        unreachable!()
+    };
+    let mut chunks = vec![];
+    native::completion(server.client(), body, &never, &mut |chunk| {
+        chunks.push(chunk);
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    let ids: Vec<_> = chunks
+        .iter()
+        .filter_map(|chunk| match chunk {
+            native::Chunk::Token { token, .. } => *token,
+            _ => None,
+        })
+        .collect();
+    assert_eq!(ids, [7042, 30]);
+    let pid = server.id();
+    assert!(lives(pid));
+    server.stop();
+    assert!(!lives(pid));
+    let error = native::tokenize(server.client(), "x", true, false, &never).unwrap_err();
+    assert!(error.to_string().contains("connection"), "{error}");
+}
+
+#[test]
+fn one_that_ends_at_once_is_tried_three_times_and_quoted() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("starts");
+    let program = script(
+        folder.path(),
+        &format!(
+            "echo $* >> {}; echo 'error: no such model'; exit 3",
+            log.display()
+        ),
+    );
+    let error = Server::start(&options(program)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "llama-server ended with exit status 3 before it was ready: error: no such model"
+    );
+    let starts = std::fs::read_to_string(log).unwrap();
+    let port = |line: &str| {
+        line.split("--port ")
+            .nth(1)
+            .unwrap()
+            .split(' ')
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let mut ports: Vec<String> = starts.lines().map(port).collect();
+    assert_eq!(ports.len(), 3);
+    ports.dedup();
+    assert!(ports.len() > 1, "each try has a new port: {ports:?}");
+}
+
+#[test]
+fn a_lost_port_is_not_the_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let mark = folder.path().join("second");
+    let text = format!(
+        "if [ ! -e {mark} ]; then touch {mark}; echo \"couldn't bind HTTP server socket\" >&2; exit 1; fi\nexec {} \"$@\"",
+        real_server().display(),
+        mark = mark.display(),
+    );
+    let server = Server::start(&options(script(folder.path(), &text))).unwrap();
+    assert!(mark.exists() && lives(server.id()));
+}
+
+#[test]
+fn one_that_hangs_is_given_up_once_and_killed() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = folder.path().join("starts");
+    let text = format!(
+        "echo $$ >> {}; echo waiting for a device; trap '' TERM; while :; do sleep 0.1; done",
+        log.display()
+    );
+    let mut options = options(script(folder.path(), &text));
+    options.ready_within = Duration::from_millis(700);
+    let error = Server::start(&options).unwrap_err();
+    assert!(matches!(error, StartError::TimedOut { .. }), "{error}");
+    assert!(
+        error.to_string().contains("waiting for a device"),
+        "{error}"
+    );
+    let starts = std::fs::read_to_string(log).unwrap();
+    let pids: Vec<u32> = starts.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(pids.len(), 1);
+    assert!(!lives(pids[0]));
+}
+
+fn bridge(server: &Path) -> Bridge {
+    let options = json!({ "server": server, "gpu_layers": 0 });
+    let Value::Object(options) = options else {
+        unreachable!()
+    };
+    Bridge::new(
+        Flavour::any("llama_cpp", "1.0.0"),
+        &options.into_iter().collect(),
+    )
+}
+
+fn load(context: u32) -> Arc<dyn TextModel> {
+    let options = LoadOptions {
+        context: Some(context),
+        parallel: Some(2),
+        ..LoadOptions::default()
+    };
+    bridge(&real_server()).load(&smollm2(), &options).unwrap()
+}
+
+fn request(prompt: &str, max_tokens: Option<u32>) -> GenerateRequest {
+    GenerateRequest {
+        prompt: Prompt::text(prompt),
+        options: GenerateOptions {
+            sampling: Sampling {
+                temperature: Some(0.0),
+                ..Sampling::default()
+            },
+            max_tokens,
+            ignore_end: true,
+            ..GenerateOptions::default()
+        },
+    }
+}
+
+fn process(model: &dyn TextModel) -> String {
+    let details = model.info().details;
+    let detail = details.into_iter().find(|(key, _)| key == "process");
+    detail.expect("the process is told").1
+}
+
+#[test]
+fn a_crash_in_mid_reply_is_an_error_of_that_reply_only() {
+    let model = load(512);
+    let pid = process(&*model);
+    let mut tokens = 0;
+    let result = model.generate(&request("Once upon a time", None), &mut |event: Event<
+        '_,
+    >| {
+        if matches!(event, Event::Token { .. }) {
+            tokens += 1;
+            if tokens == 3 {
+                assert!(
+                    Command::new("kill")
+                        .args(["-KILL", &pid])
+                        .status()
+                        .unwrap()
+                        .success()
+                );
+            }
+        }
+        Control::Continue
+    });
+    let error: Error = result.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Device);
+    assert!(
+        error.message.contains("ended by signal 9 (SIGKILL)"),
+        "{error}"
+    );
+    assert!(!error.action.is_empty());
+    // The next call has a new server.
+    let mut text = String::new();
+    let done = model
+        .generate(
+            &request("The capital of France is", Some(1)),
+            &mut |event: Event<'_>| {
+                if let Event::Token { text: new, .. } = event {
+                    text += new;
+                }
+                Control::Continue
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        (text.as_str(), done.finish_reason),
+        (" Paris", FinishReason::Length)
+    );
+    assert_eq!(model.metrics()["server_restarts_total"], 1.0);
+    assert_eq!(model.metrics()["requests_failed_total"], 1.0);
+}
+
+#[test]
+fn a_model_that_the_server_cannot_read_is_unusable() {
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("odd.gguf");
+    let mut writer = backplane_weights::writer::GgufWriter::new();
+    writer.add_meta("general.architecture", "unheard_of");
+    writer.write_to(&model).unwrap();
+    let error = bridge(&real_server())
+        .load(&model, &LoadOptions::default())
+        .err()
+        .unwrap();
+    assert_eq!(error.code, ErrorCode::ModelUnusable);
+    assert!(
+        error.message.contains("odd.gguf") && error.message.contains("unheard_of"),
+        "{error}"
+    );
+    assert_eq!(error.message.lines().count(), 1);
+}
+
+#[test]
+fn load_options_are_checked_before_a_server_is_started() {
+    let bridge = bridge(Path::new("/nowhere/llama-server"));
+    let refused = |options: LoadOptions| bridge.load(&smollm2(), &options).err().unwrap();
+    let extra = |key: &str, value: Value| LoadOptions {
+        extra: [(key.to_owned(), value)].into(),
+        ..LoadOptions::default()
+    };
+    for (field, options) in [
+        (
+            "context",
+            LoadOptions {
+                context: Some(0),
+                ..LoadOptions::default()
+            },
+        ),
+        (
+            "context",
+            LoadOptions {
+                context: Some(1 << 20),
+                ..LoadOptions::default()
+            },
+        ),
+        (
+            "parallel",
+            LoadOptions {
+                parallel: Some(0),
+                ..LoadOptions::default()
+            },
+        ),
+        (
+            "threads",
+            LoadOptions {
+                threads: Some(0),
+                ..LoadOptions::default()
+            },
+        ),
+        (
+            "device",
+            LoadOptions {
+                device: Some("gpu7".into()),
+                ..LoadOptions::default()
+            },
+        ),
+        ("cache_type", extra("cache_type", "q5".into())),
+        ("quantize", extra("quantize", "q8_0".into())),
+    ] {
+        assert_eq!(refused(options).field, field);
+    }
+    let error = refused(LoadOptions::default());
+    assert_eq!(error.code, ErrorCode::Device);
+    assert!(error.message.contains("is not there"), "{error}");
+}
