@@ -62,6 +62,16 @@ pub enum ModelError {
         /// What was expected.
         expected: String,
     },
+    /// A model can't be written there.
+    #[error("{}: found {found}, expected {expected}", path.display())]
+    Destination {
+        /// The destination.
+        path: PathBuf,
+        /// What is there.
+        found: &'static str,
+        /// What was expected.
+        expected: &'static str,
+    },
     /// The file has a tensor that the architecture has no place for.
     #[error("{}: tensor {tensor:?} has no place in architecture {architecture}", path.display())]
     UnusedTensor {

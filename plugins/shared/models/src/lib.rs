@@ -10,6 +10,7 @@
 //! - Nothing is allocated by a number from the metadata before it has been checked against the tensors there are.
 
 mod blocks;
+pub mod convert;
 mod error;
 mod gemma3;
 pub mod hub;

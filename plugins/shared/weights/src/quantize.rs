@@ -16,7 +16,7 @@ mod search;
 mod tests;
 
 pub use model::{
-    Destination, Progress, Requantized, destination, notes, quantize_tensor, requantize,
+    Destination, Progress, Requantized, changes, destination, notes, quantize_tensor, requantize,
 };
 
 /// A block that can be made of values.

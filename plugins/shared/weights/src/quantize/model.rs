@@ -53,12 +53,16 @@ const STAY: &[&str] = &[
     "norm",
 ];
 
-/// What becomes of a tensor when its model is quantised to `ty`.
-///
-/// Matrices and stacks of them change: embedding, head, projections, experts. Vectors, norms, biases, routers and tables stay.
-pub fn destination(info: &TensorInfo, ty: TensorType) -> Destination {
+/// Whether a tensor is what quantising a model changes: a matrix or a stack of them, such as embedding, head, projections and
+/// experts; no vector, norm, bias, router or table.
+pub fn changes(info: &TensorInfo) -> bool {
     let matrix = info.shape.len() > 1 && info.rows() > 1;
-    if !matrix || info.ty == ty || STAY.iter().any(|part| info.name.contains(part)) {
+    matrix && !STAY.iter().any(|part| info.name.contains(part))
+}
+
+/// What becomes of a tensor when its model is quantised to `ty`; see [`changes`].
+pub fn destination(info: &TensorInfo, ty: TensorType) -> Destination {
+    if info.ty == ty || !changes(info) {
         return Destination::Stays;
     }
     if ty.row_bytes(info.cols()).is_some() {
