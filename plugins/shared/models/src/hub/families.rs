@@ -157,6 +157,7 @@ pub(crate) const FAMILIES: &[Family] = &[
             table::FRAME,
             table::PRE_NORMS,
             table::ATTENTION,
+            table::FEED_FORWARD,
             table::EXPERTS,
             table::GATED_SHARED_EXPERT,
         ],
@@ -200,6 +201,7 @@ pub(crate) const FAMILIES: &[Family] = &[
             table::PRE_NORMS,
             table::ATTENTION,
             table::HEAD_NORMS,
+            table::FEED_FORWARD,
             table::EXPERTS,
         ],
         within: None,
@@ -290,18 +292,24 @@ fn qwen_experts(config: &Section, plan: &mut Plan, usual: bool) -> Result<(), Mo
     if normalised != usual {
         plan.set("expert_weights_norm", normalised);
     }
-    let step = config.whole("decoder_sparse_step")?.unwrap_or(1);
-    if step != 1 {
-        let expected = "1: every layer has experts";
-        return Err(config.differs("decoder_sparse_step", step.to_string(), expected));
-    }
-    match config.get("mlp_only_layers") {
-        Some(list) if list.as_array().is_none_or(|list| !list.is_empty()) => {
-            let expected = "an empty list: every layer has experts";
-            Err(config.wrong("mlp_only_layers", list, expected))
+    // Every so many layers one has experts; some are named that have none.
+    let step = config.positive("decoder_sparse_step")?.unwrap_or(1);
+    let layers = plan.sizes.layers;
+    let mut dense: Vec<bool> = (1..=layers)
+        .map(|layer| !layer.is_multiple_of(step))
+        .collect();
+    const KEY: &str = "mlp_only_layers";
+    let expected = format!("a list of layers, each less than {layers}");
+    if let Some(value) = config.get(KEY) {
+        let list = value.as_array();
+        for layer in list.ok_or_else(|| config.wrong(KEY, value, &expected))? {
+            let index = layer.as_u64().and_then(|layer| usize::try_from(layer).ok());
+            let place = index.and_then(|index| dense.get_mut(index));
+            *place.ok_or_else(|| config.wrong(KEY, layer, &expected))? = true;
         }
-        _ => Ok(()),
     }
+    plan.sizes.dense_layers = dense;
+    Ok(())
 }
 
 fn phi3(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
@@ -367,10 +375,9 @@ fn gemma3_text(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
 /// Which layers have a window: as listed, else by the period; written where it is not the usual period.
 fn gemma3_pattern(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
     let layers = plan.sizes.layers;
-    let period = match config.positive("_sliding_window_pattern")? {
-        Some(period) => period,
-        None => config.require_positive("sliding_window_pattern")?,
-    };
+    let newer = config.positive("_sliding_window_pattern")?;
+    let older = config.require_positive("sliding_window_pattern")?;
+    let period = newer.unwrap_or(older);
     let by_period = |period: u32| (1..=layers).map(move |layer| !layer.is_multiple_of(period));
     let listed = layer_kinds(config, layers)?;
     let sliding = listed.unwrap_or_else(|| by_period(period).collect());
@@ -441,7 +448,8 @@ fn deepseek_v3(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
     deepseek_v3_experts(config, plan)?;
     let rotation = Rotation::of(config)?;
     rotation.require_whole_heads()?;
-    rotation.write(plan, latent.rotary_dim, &[Scaling::YarnWithScores])
+    let scalings = [Scaling::Linear, Scaling::YarnWithScores];
+    rotation.write(plan, latent.rotary_dim, &scalings)
 }
 
 /// `expert_gating_func` of GGUF for sigmoid.
@@ -490,7 +498,8 @@ fn deepseek_v3_experts(config: &Section, plan: &mut Plan) -> Result<(), ModelErr
     let normalised = config.flag("norm_topk_prob")?.unwrap_or(true);
     plan.set("expert_weights_norm", normalised);
     let dense = config.whole("first_k_dense_replace")?.unwrap_or(0);
-    plan.sizes.dense_layers = dense;
+    let layers = 0..plan.sizes.layers;
+    plan.sizes.dense_layers = layers.map(|layer| layer < dense).collect();
     plan.set("leading_dense_block_count", dense);
     plan.sizes.predicting_layers = config.whole("num_nextn_predict_layers")?.unwrap_or(0);
     Ok(())

@@ -20,8 +20,8 @@ pub(crate) struct Sizes {
     pub(crate) expert_width: u32,
     /// Inner width of the experts that see every token, together.
     pub(crate) shared_width: u32,
-    /// Layers at the start that have a feed-forward in place of experts.
-    pub(crate) dense_layers: u32,
+    /// Whether each layer has a feed-forward in place of experts; empty where no layer has experts.
+    pub(crate) dense_layers: Vec<bool>,
     /// Layers past the last, which predict further tokens.
     pub(crate) predicting_layers: u32,
     pub(crate) latent: Latent,
@@ -29,6 +29,14 @@ pub(crate) struct Sizes {
     pub(crate) query_key_value_bias: bool,
     pub(crate) attention_output_bias: bool,
     pub(crate) feed_forward_bias: bool,
+}
+
+impl Sizes {
+    /// Whether a layer has a feed-forward and no experts.
+    pub(crate) fn is_dense(&self, layer: u32) -> bool {
+        let listed = self.dense_layers.get(layer as usize);
+        listed.copied().unwrap_or(self.experts == 0)
+    }
 }
 
 /// Lengths of latent attention.

@@ -277,12 +277,17 @@ impl<'a> Rotation<'a> {
             (None, Some(one), Some(all)) => magnitude(factor, one) / magnitude(factor, all),
             (None, ..) => magnitude(factor, 1.0),
         };
-        if with_scores {
-            return write_scores(plan, parameters, factor, magnitude, all);
-        }
-        let ratio = magnitude / self::magnitude(factor, 1.0);
-        if ratio != 1.0 {
-            plan.set("rope.scaling.attn_factor", ratio as f32);
+        // DeepSeek multiplies scores by the square of the factor with `mscale_all_dim`, and what stands with that is the whole
+        // factor on cosine and sine; elsewhere what the paper has is understood.
+        let usual = match all.filter(|_| with_scores) {
+            Some(all) => {
+                plan.set("rope.scaling.yarn_log_multiplier", (0.1 * all) as f32);
+                1.0
+            }
+            None => self::magnitude(factor, 1.0),
+        };
+        if magnitude != usual {
+            plan.set("rope.scaling.attn_factor", (magnitude / usual) as f32);
         }
         Ok(())
     }
@@ -369,19 +374,4 @@ fn magnitude(factor: f64, scale: f64) -> f64 {
     } else {
         1.0
     }
-}
-
-/// DeepSeek multiplies scores by the square of the factor with `mscale_all_dim`; GGUF keeps a tenth of that.
-fn write_scores(
-    plan: &mut Plan,
-    parameters: &Section,
-    factor: f64,
-    found: f64,
-    all: Option<f64>,
-) -> Result<(), ModelError> {
-    if let Some(all) = all {
-        plan.set("rope.scaling.yarn_log_multiplier", (0.1 * all) as f32);
-    }
-    let _ = (parameters, factor, found);
-    Ok(())
 }

@@ -58,7 +58,7 @@ pub(crate) enum Dim {
     One,
     Width,
     Vocab,
-    HeadDim,
+    HeadLength,
     /// All query heads; all key (or value) heads; both with the values.
     Queries,
     Keys,
@@ -188,12 +188,12 @@ pub(crate) const HEAD_NORMS: &[Row] = &[
     row(
         "{model}layers.{layer}.self_attn.q_norm.weight",
         "blk.{layer}.attn_q_norm.weight",
-        &[HeadDim],
+        &[HeadLength],
     ),
     row(
         "{model}layers.{layer}.self_attn.k_norm.weight",
         "blk.{layer}.attn_k_norm.weight",
-        &[HeadDim],
+        &[HeadLength],
     ),
 ];
 
@@ -267,13 +267,13 @@ pub(crate) const GEMMA_NORMS: &[Row] = &[
     row(
         "{model}layers.{layer}.self_attn.q_norm.weight",
         "blk.{layer}.attn_q_norm.weight",
-        &[HeadDim],
+        &[HeadLength],
     )
     .take(Take::PlusOne),
     row(
         "{model}layers.{layer}.self_attn.k_norm.weight",
         "blk.{layer}.attn_k_norm.weight",
-        &[HeadDim],
+        &[HeadLength],
     )
     .take(Take::PlusOne),
 ];
@@ -339,22 +339,26 @@ pub(crate) const GATED_SHARED_EXPERT: &[Row] = &[
         "{model}layers.{layer}.mlp.shared_expert_gate.weight",
         "blk.{layer}.ffn_gate_inp_shexp.weight",
         &[One, Width],
-    ),
+    )
+    .when(When::Experts),
     row(
         "{model}layers.{layer}.mlp.shared_expert.gate_proj.weight",
         "blk.{layer}.ffn_gate_shexp.weight",
         &[SharedWidth, Width],
-    ),
+    )
+    .when(When::Experts),
     row(
         "{model}layers.{layer}.mlp.shared_expert.up_proj.weight",
         "blk.{layer}.ffn_up_shexp.weight",
         &[SharedWidth, Width],
-    ),
+    )
+    .when(When::Experts),
     row(
         "{model}layers.{layer}.mlp.shared_expert.down_proj.weight",
         "blk.{layer}.ffn_down_shexp.weight",
         &[Width, SharedWidth],
-    ),
+    )
+    .when(When::Experts),
 ];
 
 /// DeepSeek V3's correction of the router's choice, and its shared experts.
@@ -447,7 +451,7 @@ impl Dim {
             One => 1,
             Width => s.width as usize,
             Vocab => s.vocab as usize,
-            HeadDim => s.head_dim as usize,
+            HeadLength => s.head_dim as usize,
             Queries => queries,
             Keys => keys,
             QueriesKeysValues => queries.saturating_add(keys.saturating_mul(2)),
@@ -471,7 +475,7 @@ impl Dim {
             One => "1",
             Width => "hidden_size",
             Vocab => "vocab_size",
-            HeadDim => "head_dim",
+            HeadLength => "head_dim",
             Queries => "num_attention_heads * head_dim",
             Keys => "num_key_value_heads * head_dim",
             QueriesKeysValues => "(num_attention_heads + 2 * num_key_value_heads) * head_dim",

@@ -80,10 +80,8 @@ pub(super) fn resolve(
         sizes: &sizes,
         prefix,
         head: !sizes.tied || has_head,
-        fused_queries: checkpoint
-            .tensor(&prefix.name(FUSED_QUERIES, 0, 0))
-            .is_some(),
-        fused_gate: checkpoint.tensor(&prefix.name(FUSED_GATE, 0, 0)).is_some(),
+        fused_queries: any(checkpoint, FUSED_QUERIES),
+        fused_gate: any(checkpoint, FUSED_GATE),
         used: HashSet::new(),
     };
     for row in family.tensors.iter().copied().flatten() {
@@ -91,6 +89,14 @@ pub(super) fn resolve(
     }
     resolver.leave_out(plan)?;
     Ok(resolver.dominant_type())
+}
+
+/// Whether any layer has a tensor of this kind.
+fn any(checkpoint: &Checkpoint, pattern: &str) -> bool {
+    let end = pattern.rsplit("{layer}").next().unwrap_or(pattern);
+    checkpoint
+        .tensors()
+        .any(|tensor| tensor.name.ends_with(end))
 }
 
 impl Prefix {
@@ -125,7 +131,7 @@ impl Resolver<'_> {
 
     fn has(&self, when: When, layer: u32) -> bool {
         let s = self.sizes;
-        let dense = s.experts == 0 || layer < s.dense_layers;
+        let dense = s.is_dense(layer);
         match when {
             When::Always => true,
             When::Head => self.head,
@@ -258,11 +264,8 @@ impl Resolver<'_> {
             {
                 predicting += 1;
             } else {
-                return Err(ModelError::UnusedTensor {
-                    path: tensor.file.into(),
-                    tensor: escaped(name),
-                    architecture: self.family.model_type.into(),
-                });
+                let family = self.family.model_type;
+                return Err(ModelError::unused_tensor(tensor.file, name, family));
             }
         }
         if elsewhere > 0 {
