@@ -237,6 +237,29 @@ fn kernel(ty: TensorType) -> &'static Kernel {
         .expect("the table has a row for every storage type")
 }
 
+/// A set of forms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ActivationKinds {
+    pub(crate) float: bool,
+    pub(crate) int32: bool,
+    pub(crate) int256: bool,
+}
+
+impl ActivationKinds {
+    /// Those in which matrices of these types want their activations.
+    pub(crate) fn of(types: impl IntoIterator<Item = TensorType>) -> Self {
+        let mut kinds = Self::default();
+        for ty in types {
+            match activation_kind(ty) {
+                ActivationKind::Float => kinds.float = true,
+                ActivationKind::Int32 => kinds.int32 = true,
+                ActivationKind::Int256 => kinds.int256 = true,
+            }
+        }
+        kinds
+    }
+}
+
 /// In which form a storage type wants the activations.
 pub(crate) fn activation_kind(ty: TensorType) -> ActivationKind {
     kernel(ty).activations

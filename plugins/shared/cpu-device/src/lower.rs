@@ -1,8 +1,8 @@
 //! From a program to the kernels that run it: operations with their weights at hand, neighbours fused, buffers assigned.
 
-use crate::kernels::{ActivationKind, activation_kind};
 use backplane_program::{
-    Activation, DeviceError, Op, Plan, Program, ProgramError, Rows, ValueId, WeightId,
+    Activation, DeviceError, ExpertGroups, Op, Plan, Program, ProgramError, Rows, Scoring, ValueId,
+    WeightId,
 };
 use backplane_weights::{OwnedTensor, TensorType, Weights};
 use std::ops::Range;
@@ -54,37 +54,35 @@ pub(crate) enum Kernel {
         x: ValueId,
         out: ValueId,
     },
+    HeadSlice {
+        x: ValueId,
+        head_dim: usize,
+        elements: Range<usize>,
+        out: ValueId,
+    },
+    HeadConcat {
+        a: ValueId,
+        b: ValueId,
+        heads: usize,
+        out: ValueId,
+    },
+    HeadLinear(HeadLinear),
+    Route(Route),
+    Experts(Experts),
 }
 
 /// Linear layers over one input.
 pub(crate) struct Linears {
     pub(crate) x: ValueId,
-    pub(crate) cols: usize,
     pub(crate) parts: Vec<Part>,
     pub(crate) chunks: Vec<Chunk>,
 }
 
 /// One of them.
 pub(crate) struct Part {
-    pub(crate) weight: MatrixRows,
-    pub(crate) ty: TensorType,
+    pub(crate) matrix: Matrix,
     pub(crate) bias: Option<Vec<f32>>,
     pub(crate) out: ValueId,
-    pub(crate) rows: usize,
-    pub(crate) row_bytes: usize,
-}
-
-/// The rows of a stored matrix that a weight of the program stands for.
-pub(crate) struct MatrixRows {
-    tensor: OwnedTensor,
-    bytes: Range<usize>,
-}
-
-impl MatrixRows {
-    /// Their blocks, row by row.
-    pub(crate) fn data(&self) -> &[u8] {
-        &self.tensor.data()[self.bytes.clone()]
-    }
 }
 
 /// Neighbouring rows of one part: what a thread takes at a time.
@@ -113,12 +111,48 @@ pub(crate) struct Attention {
     pub(crate) out: ValueId,
 }
 
-impl Linears {
-    pub(crate) fn wants(&self, kind: ActivationKind) -> bool {
-        self.parts
-            .iter()
-            .any(|part| activation_kind(part.ty) == kind)
-    }
+/// A matrix for each head.
+pub(crate) struct HeadLinear {
+    pub(crate) x: ValueId,
+    pub(crate) heads: usize,
+    /// Those of all heads, one after the other.
+    pub(crate) matrix: Matrix,
+    /// Of one head.
+    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) out: ValueId,
+}
+
+/// The choice of experts.
+pub(crate) struct Route {
+    pub(crate) x: ValueId,
+    pub(crate) scoring: Scoring,
+    pub(crate) bias: Option<Vec<f32>>,
+    pub(crate) groups: Option<ExpertGroups>,
+    pub(crate) used: usize,
+    pub(crate) normalise: bool,
+    pub(crate) scale: f32,
+    pub(crate) out: ValueId,
+}
+
+/// A mixture of experts.
+pub(crate) struct Experts {
+    pub(crate) x: ValueId,
+    pub(crate) routing: ValueId,
+    pub(crate) experts: Vec<Expert>,
+    /// Most experts that a row has.
+    pub(crate) used: usize,
+    pub(crate) inner: usize,
+    pub(crate) activation: Activation,
+    pub(crate) out: ValueId,
+}
+
+/// One of its experts.
+pub(crate) struct Expert {
+    /// Gate and up.
+    pub(crate) first: [Matrix; 2],
+    pub(crate) first_chunks: Vec<Chunk>,
+    pub(crate) down: Matrix,
+    pub(crate) down_chunks: Vec<Chunk>,
 }
 
 impl Kernel {
@@ -133,7 +167,12 @@ impl Kernel {
             | Kernel::Add { out, .. }
             | Kernel::Scale { out, .. }
             | Kernel::SoftCap { out, .. }
-            | Kernel::Gather { out, .. } => (Some(*out), &[]),
+            | Kernel::Gather { out, .. }
+            | Kernel::HeadSlice { out, .. }
+            | Kernel::HeadConcat { out, .. }
+            | Kernel::HeadLinear(HeadLinear { out, .. })
+            | Kernel::Route(Route { out, .. })
+            | Kernel::Experts(Experts { out, .. }) => (Some(*out), &[]),
             Kernel::Linears(linears) => (None, &linears.parts),
         };
         one.into_iter().chain(many.iter().map(|part| part.out))
@@ -224,7 +263,11 @@ pub(crate) fn lower(
                 bias,
                 out,
             } => {
-                let part = part(program, weights, weight, bias, out)?;
+                let part = Part {
+                    matrix: Matrix::new(program, weights, weight)?,
+                    bias: vector(program, weights, bias)?,
+                    out,
+                };
                 let collides = |other: &Part| plan.slot_of[other.out.0] == plan.slot_of[out.0];
                 match kernels.last_mut() {
                     Some(Kernel::Linears(last))
@@ -234,7 +277,6 @@ pub(crate) fn lower(
                     }
                     _ => kernels.push(Kernel::Linears(Linears {
                         x,
-                        cols: program.values[x.0].width,
                         parts: vec![part],
                         chunks: vec![],
                     })),
@@ -296,84 +338,177 @@ pub(crate) fn lower(
             Op::Scale { x, factor, out } => Kernel::Scale { x, factor, out },
             Op::SoftCap { x, cap, out } => Kernel::SoftCap { x, cap, out },
             Op::Gather { x, out } => Kernel::Gather { x, out },
-            Op::HeadSlice { .. }
-            | Op::HeadConcat { .. }
-            | Op::HeadLinear { .. }
-            | Op::Route { .. }
-            | Op::Experts { .. } => {
-                return Err(DeviceError::Unsupported {
-                    device: "cpu".into(),
-                    message: format!("operation {}", op.name()),
+            Op::HeadSlice {
+                x,
+                head_dim,
+                first,
+                width,
+                out,
+            } => Kernel::HeadSlice {
+                x,
+                head_dim,
+                elements: first..first + width,
+                out,
+            },
+            Op::HeadConcat { a, b, heads, out } => Kernel::HeadConcat { a, b, heads, out },
+            Op::HeadLinear { x, weight, out } => {
+                let heads = program.weights[weight.0].shape[0];
+                let matrix = Matrix::new(program, weights, weight)?;
+                let of_one = [(matrix.rows / heads, matrix.row_bytes)];
+                Kernel::HeadLinear(HeadLinear {
+                    x,
+                    heads,
+                    chunks: chunks(&of_one, MOST_CHUNKS / heads),
+                    matrix,
+                    out,
+                })
+            }
+            Op::Route {
+                x,
+                scoring,
+                bias,
+                groups,
+                used,
+                normalise,
+                scale,
+                out,
+            } => Kernel::Route(Route {
+                x,
+                scoring,
+                bias: vector(program, weights, bias)?,
+                groups,
+                used,
+                normalise,
+                scale,
+                out,
+            }),
+            Op::Experts {
+                x,
+                routing,
+                ref experts,
+                activation,
+                out,
+            } => {
+                let used = program.ops.iter().find_map(|op| match op {
+                    Op::Route { used, out, .. } if *out == routing => Some(*used),
+                    _ => None,
                 });
+                Kernel::Experts(Experts {
+                    x,
+                    routing,
+                    used: used.unwrap_or(experts.len()),
+                    inner: program.weights[experts[0].gate.0].shape[0],
+                    experts: experts
+                        .iter()
+                        .map(|matrices| expert(program, weights, matrices))
+                        .collect::<Result<_, _>>()?,
+                    activation,
+                    out,
+                })
             }
         };
         kernels.push(kernel);
     }
     for kernel in &mut kernels {
         if let Kernel::Linears(linears) = kernel {
-            linears.chunks = chunks(&linears.parts);
+            let sizes = linears.parts.iter().map(|part| part.matrix.size());
+            linears.chunks = chunks(&sizes.collect::<Vec<_>>(), MOST_CHUNKS);
         }
     }
     Ok(kernels)
 }
 
-fn chunks(parts: &[Part]) -> Vec<Chunk> {
-    let total: usize = parts.iter().map(|part| part.rows * part.row_bytes).sum();
-    let bytes = CHUNK_BYTES.max(total / MOST_CHUNKS);
+fn expert(
+    program: &Program,
+    weights: &Weights,
+    expert: &backplane_program::Expert,
+) -> Result<Expert, DeviceError> {
+    let matrix = |id| Matrix::new(program, weights, id);
+    let first = [matrix(expert.gate)?, matrix(expert.up)?];
+    let down = matrix(expert.down)?;
+    Ok(Expert {
+        first_chunks: chunks(&[first[0].size(), first[1].size()], MOST_CHUNKS),
+        down_chunks: chunks(&[down.size()], MOST_CHUNKS),
+        first,
+        down,
+    })
+}
+
+/// Cuts matrices, given as rows and bytes a row, into about `most` chunks at most.
+fn chunks(matrices: &[(usize, usize)], most: usize) -> Vec<Chunk> {
+    let total: usize = matrices.iter().map(|(rows, bytes)| rows * bytes).sum();
+    let bytes = CHUNK_BYTES.max(total / most.max(1));
     let mut chunks = vec![];
-    for (index, part) in parts.iter().enumerate() {
+    for (part, (all, row_bytes)) in matrices.iter().enumerate() {
         // A multiple of four, the most rows a kernel takes at once.
-        let most = (bytes / part.row_bytes).next_multiple_of(4).max(4);
-        let pieces = (0..part.rows).step_by(most);
+        let most = (bytes / row_bytes).next_multiple_of(4).max(4);
+        let pieces = (0..*all).step_by(most);
         chunks.extend(pieces.map(|row| Chunk {
-            part: index,
+            part,
             row,
-            rows: most.min(part.rows - row),
+            rows: most.min(all - row),
         }));
     }
     chunks
 }
 
-fn part(
+/// The rows of a stored matrix that a weight of the program stands for; of several matrices, one after the other.
+pub(crate) struct Matrix {
+    tensor: OwnedTensor,
+    bytes: Range<usize>,
+    pub(crate) ty: TensorType,
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    row_bytes: usize,
+}
+
+impl Matrix {
+    fn new(program: &Program, weights: &Weights, id: WeightId) -> Result<Self, DeviceError> {
+        let declared = &program.weights[id.0];
+        let tensor = tensor(program, weights, id)?;
+        let info = tensor.info();
+        let (ty, cols) = (info.ty, info.cols());
+        let row_bytes = ty
+            .row_bytes(cols)
+            .filter(|bytes| *bytes > 0)
+            .ok_or_else(|| DeviceError::Unsupported {
+                device: "cpu".into(),
+                message: format!(
+                    "{}: rows of {cols} values are no whole number of {ty} blocks",
+                    info.name
+                ),
+            })?;
+        // Within the tensor: the program and its weights have been checked.
+        let first = declared.first_row();
+        let rows: usize = declared.shape[..declared.shape.len() - 1].iter().product();
+        Ok(Self {
+            bytes: first * row_bytes..(first + rows) * row_bytes,
+            tensor,
+            ty,
+            rows,
+            cols,
+            row_bytes,
+        })
+    }
+
+    /// Blocks of some rows, row by row.
+    pub(crate) fn data(&self, rows: Range<usize>) -> &[u8] {
+        let data = &self.tensor.data()[self.bytes.clone()];
+        &data[rows.start * self.row_bytes..rows.end * self.row_bytes]
+    }
+
+    fn size(&self) -> (usize, usize) {
+        (self.rows, self.row_bytes)
+    }
+}
+
+fn vector(
     program: &Program,
     weights: &Weights,
-    weight: WeightId,
-    bias: Option<WeightId>,
-    out: ValueId,
-) -> Result<Part, DeviceError> {
-    let declared = &program.weights[weight.0];
-    let stored = tensor(program, weights, weight)?;
-    let bias = bias
-        .map(|bias| tensor(program, weights, bias))
-        .transpose()?
-        .map(|bias| bias.tensor().to_f32());
-    let info = stored.info();
-    let (ty, cols) = (info.ty, info.cols());
-    let (first, rows) = (declared.first_row(), declared.shape[0]);
-    let row_bytes = ty
-        .row_bytes(cols)
-        .filter(|bytes| *bytes > 0)
-        .ok_or_else(|| DeviceError::Unsupported {
-            device: "cpu".into(),
-            message: format!(
-                "{}: rows of {cols} values are no whole number of {ty} blocks",
-                info.name
-            ),
-        })?;
-    // Within the tensor: the program and its weights have been checked.
-    let bytes = first * row_bytes..(first + rows) * row_bytes;
-    let weight = MatrixRows {
-        tensor: stored,
-        bytes,
-    };
-    Ok(Part {
-        weight,
-        ty,
-        bias,
-        out,
-        rows,
-        row_bytes,
-    })
+    id: Option<WeightId>,
+) -> Result<Option<Vec<f32>>, DeviceError> {
+    id.map(|id| Ok(tensor(program, weights, id)?.tensor().to_f32()))
+        .transpose()
 }
 
 fn tensor(program: &Program, weights: &Weights, id: WeightId) -> Result<OwnedTensor, DeviceError> {

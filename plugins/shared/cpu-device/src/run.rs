@@ -1,15 +1,16 @@
 //! The executable: runs the kernels of one step.
 
 mod attention;
+mod experts;
 mod frame;
 mod linears;
+mod operands;
+mod route;
 mod rows;
 
-use crate::activations::{Group32, Group256};
 use crate::cache::Cache;
 use crate::check::Checker;
 use crate::isa::Isa;
-use crate::kernels::ActivationKind;
 use crate::lower::{Arena, Kernel, lower};
 use crate::memory::Buffer;
 use crate::pool::Pool;
@@ -19,7 +20,10 @@ use backplane_program::{
     DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value, ValueId,
 };
 use backplane_weights::Weights;
+use experts::Mixture;
 use frame::Frame;
+use operands::Operands;
+use route::Ranking;
 
 /// A program compiled for this CPU.
 pub(crate) struct CpuExecutable {
@@ -29,8 +33,9 @@ pub(crate) struct CpuExecutable {
     values: Vec<Value>,
     arena: Arena,
     memory: Buffer<f32>,
-    int32: Buffer<Group32>,
-    int256: Buffer<Group256>,
+    operands: Operands,
+    mixture: Mixture,
+    ranking: Ranking,
     ropes: Vec<RopeTable>,
     cache: Cache,
     checker: Checker,
@@ -75,31 +80,14 @@ impl CpuExecutable {
         let arena = Arena::new(program, &plan, limits.max_step_tokens, limits.max_wanted)
             .ok_or_else(too_large)?;
         let kernels = lower(program, &plan, weights)?;
-        // A row per token and a row per wanted token never go through one linear layer together.
-        let rows = |value: Value| match value.rows {
+        let rows = |value: ValueId| match program.values[value.0].rows {
             Rows::Tokens => limits.max_step_tokens,
             Rows::Wanted => limits.max_wanted,
         };
-        let groups = |kind: ActivationKind| {
-            kernels
-                .iter()
-                .try_fold(0usize, |most, kernel| match kernel {
-                    Kernel::Linears(linears) if linears.wants(kind) => {
-                        let rows = rows(program.values[linears.x.0]);
-                        rows.checked_mul(kind.row_len(linears.cols))
-                            .map(|len| most.max(len))
-                    }
-                    _ => Some(most),
-                })
-        };
-        let int32 = Buffer::new(
-            groups(ActivationKind::Int32).ok_or_else(too_large)?,
-            "quantised activations",
-        )?;
-        let int256 = Buffer::new(
-            groups(ActivationKind::Int256).ok_or_else(too_large)?,
-            "quantised activations",
-        )?;
+        let width = |value: ValueId| program.values[value.0].width;
+        let operands = Operands::new(&kernels, rows)?;
+        let mixture = Mixture::new(&kernels, threads, rows, width)?;
+        let ranking = Ranking::new(&kernels, threads, width)?;
         let mut ropes = vec![];
         for rope in &program.ropes {
             let floats = (2 * rope.inverse_frequencies.len())
@@ -127,8 +115,9 @@ impl CpuExecutable {
             values: program.values.clone(),
             memory: Buffer::new(arena.floats, "activations")?,
             arena,
-            int32,
-            int256,
+            operands,
+            mixture,
+            ranking,
             ropes,
             cache,
             checker,
@@ -187,8 +176,15 @@ impl Executable for CpuExecutable {
         for kernel in &self.kernels {
             match kernel {
                 Kernel::Linears(linears) => {
-                    frame.quantise(&mut self.pool, linears, &self.int32, &self.int256);
-                    frame.linears(&mut self.pool, linears, &self.int32, &self.int256);
+                    frame.linears(&mut self.pool, linears, &self.operands);
+                }
+                Kernel::HeadLinear(layer) => {
+                    frame.head_linear(&mut self.pool, layer, &self.operands);
+                }
+                Kernel::Route(route) => frame.route(&mut self.pool, route, &self.ranking),
+                Kernel::Experts(layer) => {
+                    let mixture = &mut self.mixture;
+                    frame.experts(&mut self.pool, layer, &self.operands, mixture);
                 }
                 Kernel::Attention(attention) => {
                     append(&frame, &mut self.cache, attention, step, &self.places);

@@ -112,6 +112,13 @@ fn add_body<const FUSED: bool>(a: &[f32], b: &[f32], out: &mut [f32]) {
 }
 
 #[inline(always)]
+fn add_scaled_body<const FUSED: bool>(x: &[f32], factor: f32, out: &mut [f32]) {
+    for (out, x) in out.iter_mut().zip(x) {
+        *out = fma::<FUSED>(factor, *x, *out);
+    }
+}
+
+#[inline(always)]
 fn scale_body<const FUSED: bool>(x: &[f32], factor: f32, out: &mut [f32]) {
     for (out, x) in out.iter_mut().zip(x) {
         *out = x * factor;
@@ -167,6 +174,10 @@ per_isa! {
 per_isa! {
     /// `a + b`.
     fn add = add_body(a: &[f32], b: &[f32], out: &mut [f32])
+}
+per_isa! {
+    /// Adds `x * factor` to what is there.
+    fn add_scaled = add_scaled_body(x: &[f32], factor: f32, out: &mut [f32])
 }
 per_isa! {
     /// `x * factor`.

@@ -88,6 +88,31 @@ fn phi4_mini_with_partial_and_long_rotation() {
     tiny("phi4mini-partial-longrope", &["model-f32.gguf"]);
 }
 
+#[test]
+fn mixtral() {
+    tiny("mixtral", &["model-f32.gguf"]);
+}
+
+#[test]
+fn qwen2_moe_with_a_shared_expert() {
+    tiny("qwen2-moe", &["model-f32.gguf"]);
+}
+
+#[test]
+fn qwen3_moe() {
+    tiny("qwen3-moe", &["model-f32.gguf"]);
+}
+
+#[test]
+fn deepseek_v3_with_latent_attention_and_groups() {
+    tiny("deepseek-v3", &["model-f32.gguf"]);
+}
+
+#[test]
+fn deepseek_v3_with_yarn() {
+    tiny("deepseek-v3-yarn", &["model-f32.gguf"]);
+}
+
 /// Views of a quantised matrix give exactly its columns, fused with each other or not.
 #[test]
 fn views_of_quantised_matrices() {

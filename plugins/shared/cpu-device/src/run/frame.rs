@@ -4,6 +4,7 @@ use crate::isa::Isa;
 use crate::memory::{Buffer, Zeroed};
 use crate::pool::Pool;
 use backplane_program::{Rows, Value, ValueId};
+use std::marker::PhantomData;
 
 /// Elements (times what one costs) below which a kernel is not worth sharing out among threads.
 pub(super) const SHARE_FROM: usize = 16 << 10;
@@ -76,40 +77,46 @@ impl Frame<'_> {
 }
 
 /// A buffer whose parts are written by several tasks.
-pub(super) struct Parts<T> {
+pub(super) struct Parts<'a, T> {
     start: *mut T,
     len: usize,
+    buffer: PhantomData<&'a [T]>,
 }
 
 // SAFETY: `part` leaves it to its callers to keep parts apart.
-unsafe impl<T: Send> Sync for Parts<T> {}
+unsafe impl<T: Send> Sync for Parts<'_, T> {}
 
-impl<T: Zeroed> Parts<T> {
-    pub(super) fn new(buffer: &Buffer<T>) -> Self {
+impl<'a, T: Zeroed> Parts<'a, T> {
+    pub(super) fn new(buffer: &'a Buffer<T>) -> Self {
         Self {
             start: buffer.as_ptr(),
             len: buffer.len(),
+            buffer: PhantomData,
         }
     }
 
     /// # Safety
     /// Nobody else touches the part meanwhile.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn part(&self, start: usize, len: usize) -> &mut [T] {
+    pub(super) unsafe fn part(&self, start: usize, len: usize) -> &'a mut [T] {
         assert!(start + len <= self.len);
         // SAFETY: within the buffer, which is initialised.
         unsafe { std::slice::from_raw_parts_mut(self.start.add(start), len) }
     }
 }
 
-/// Calls `task` for `0..count`, on several threads if `count * cost` is worth it.
-pub(super) fn share(pool: &mut Pool, count: usize, cost: usize, task: &(dyn Fn(usize) + Sync)) {
-    if count * cost < SHARE_FROM {
-        (0..count).for_each(task);
+/// Calls `task` for `0..count` and the worker's number, on several threads if `count * cost` is worth it.
+pub(super) fn share(
+    pool: &mut Pool,
+    count: usize,
+    cost: usize,
+    task: &(dyn Fn(usize, usize) + Sync),
+) {
+    if count.saturating_mul(cost) < SHARE_FROM {
+        (0..count).for_each(|index| task(index, 0));
         return;
     }
     let at_once = (SHARE_FROM / 4).div_ceil(cost.max(1));
-    pool.run(count.div_ceil(at_once), &|part, _| {
-        (part * at_once..count.min((part + 1) * at_once)).for_each(task);
+    pool.run(count.div_ceil(at_once), &|part, worker| {
+        (part * at_once..count.min((part + 1) * at_once)).for_each(|index| task(index, worker));
     });
 }

@@ -1,92 +1,127 @@
 //! Linear layers: activations in the forms that weights want, then all rows of all matrices shared out.
 
-use super::frame::{Frame, Parts, share};
-use crate::activations::{Group32, Group256, quantise_row32, quantise_row256};
-use crate::kernels::{ActivationKind, Operand, Out, Tile, activation_kind};
-use crate::lower::Linears;
-use crate::memory::Buffer;
+use super::frame::{Frame, share};
+use super::operands::Operands;
+use crate::isa::Isa;
+use crate::kernels::{ActivationKind, ActivationKinds, Operand, Out, Tile, activation_kind};
+use crate::lower::{Chunk, HeadLinear, Linears, Matrix};
 use crate::pool::Pool;
+use std::ops::Range;
+
+impl Linears {
+    /// In which forms the activations are needed besides the one they have.
+    pub(super) fn kinds(&self) -> ActivationKinds {
+        ActivationKinds {
+            float: false,
+            ..ActivationKinds::of(self.parts.iter().map(|part| part.matrix.ty))
+        }
+    }
+}
+
+impl HeadLinear {
+    /// In which forms the activations are needed. Those of one head lie apart in a value, so that floats are moved, too.
+    pub(super) fn kinds(&self) -> ActivationKinds {
+        ActivationKinds::of([self.matrix.ty])
+    }
+}
+
+/// Rows of a matrix times tokens: row `r` of the chunk, token `t` goes to `out.start + t * out.stride + r`.
+///
+/// # Safety
+/// These places of `out` are there, and nobody else touches them.
+pub(super) unsafe fn multiply(
+    isa: Isa,
+    matrix: &Matrix,
+    rows: Range<usize>,
+    x: Operand<'_>,
+    tokens: usize,
+    out: Out,
+) {
+    // SAFETY: the caller's promise.
+    unsafe { Tile::new(matrix.ty, matrix.data(rows), matrix.cols, x, tokens, out) }.run(isa);
+}
 
 impl Frame<'_> {
-    /// Brings the input of linear layers into the forms that their weights want.
-    pub(super) fn quantise(
-        &self,
-        pool: &mut Pool,
-        linears: &Linears,
-        int32: &Buffer<Group32>,
-        int256: &Buffer<Group256>,
-    ) {
-        let (isa, cols, rows) = (self.isa, linears.cols, self.count(linears.x));
-        let (small, large) = (
-            linears.wants(ActivationKind::Int32),
-            linears.wants(ActivationKind::Int256),
-        );
-        let (small_len, large_len) = (
-            ActivationKind::Int32.row_len(cols),
-            ActivationKind::Int256.row_len(cols),
-        );
-        if !small && !large {
-            return;
-        }
-        let (int32, int256) = (Parts::new(int32), Parts::new(int256));
-        share(pool, rows, 2 * cols, &|row| {
-            // SAFETY: the input was written by an earlier kernel.
-            let x = unsafe { self.row(linears.x, row) };
-            if small {
-                // SAFETY: each task has its own row.
-                quantise_row32(isa, x, unsafe { int32.part(row * small_len, small_len) });
-            }
-            if large {
-                // SAFETY: each task has its own row.
-                quantise_row256(isa, x, unsafe { int256.part(row * large_len, large_len) });
-            }
-        });
-    }
-
-    pub(super) fn linears(
-        &self,
-        pool: &mut Pool,
-        linears: &Linears,
-        int32: &Buffer<Group32>,
-        int256: &Buffer<Group256>,
-    ) {
-        let (isa, cols, tokens) = (self.isa, linears.cols, self.count(linears.x));
+    pub(super) fn linears(&self, pool: &mut Pool, linears: &Linears, operands: &Operands) {
+        let (isa, tokens) = (self.isa, self.count(linears.x));
+        let (cols, kinds) = (linears.parts[0].matrix.cols, linears.kinds());
         if tokens == 0 {
             return;
+        }
+        if kinds != ActivationKinds::default() {
+            share(pool, tokens, 2 * cols, &|row, _| {
+                // SAFETY: the input was written by an earlier kernel; each task has its own row.
+                unsafe { operands.put(isa, kinds, self.row(linears.x, row), row) };
+            });
         }
         // SAFETY: the input was written by an earlier kernel.
         let floats = unsafe { self.read(linears.x) };
         pool.run(linears.chunks.len(), &|task, _| {
-            let chunk = linears.chunks[task];
-            let part = &linears.parts[chunk.part];
-            let kind = activation_kind(part.ty);
-            let len = tokens * kind.row_len(cols);
-            let x = match kind {
+            let Chunk { part, row, rows } = linears.chunks[task];
+            let part = &linears.parts[part];
+            let x = match activation_kind(part.matrix.ty) {
                 ActivationKind::Float => Operand::Float(floats),
-                ActivationKind::Int32 => Operand::Int32(&int32.as_slice()[..len]),
-                ActivationKind::Int256 => Operand::Int256(&int256.as_slice()[..len]),
+                kind => operands.rows(kind, cols, 0..tokens),
             };
-            let weights =
-                &part.weight.data()[chunk.row * part.row_bytes..][..chunk.rows * part.row_bytes];
-            // SAFETY: row `chunk.row` of the output lies within it.
-            let start = unsafe { self.start(part.out).add(chunk.row) };
-            let out = Out {
-                start,
-                stride: part.rows,
-            };
-            // SAFETY: the output is `[tokens, part.rows]`, apart from all inputs and the other parts' outputs, and no other
-            // task has these rows.
-            unsafe { Tile::new(part.ty, weights, cols, x, tokens, out) }.run(isa);
+            let stride = part.matrix.rows;
+            // SAFETY: row `row` of the output lies within it.
+            let start = unsafe { self.start(part.out).add(row) };
+            // SAFETY: the output is `[tokens, rows of the matrix]`, apart from all inputs and the other parts' outputs, and no
+            // other task has these rows.
+            unsafe {
+                let out = Out { start, stride };
+                multiply(isa, &part.matrix, row..row + rows, x, tokens, out);
+            }
             if let Some(bias) = &part.bias {
                 for t in 0..tokens {
-                    // SAFETY: as above; the tile is done.
-                    let out = unsafe {
-                        std::slice::from_raw_parts_mut(start.add(t * part.rows), chunk.rows)
-                    };
-                    for (out, bias) in out.iter_mut().zip(&bias[chunk.row..]) {
+                    // SAFETY: as above; the product is done.
+                    let out =
+                        unsafe { std::slice::from_raw_parts_mut(start.add(t * stride), rows) };
+                    for (out, bias) in out.iter_mut().zip(&bias[row..]) {
                         *out += bias;
                     }
                 }
+            }
+        });
+    }
+
+    pub(super) fn head_linear(&self, pool: &mut Pool, layer: &HeadLinear, operands: &Operands) {
+        let (isa, tokens, heads) = (self.isa, self.count(layer.x), layer.heads);
+        let (cols, kinds) = (layer.matrix.cols, layer.kinds());
+        if tokens == 0 {
+            return;
+        }
+        // Places go head by head.
+        share(pool, tokens, 2 * cols * heads, &|row, _| {
+            // SAFETY: the input was written by an earlier kernel; each task has its own row.
+            let x = unsafe { self.row(layer.x, row) };
+            for (head, x) in x.chunks_exact(cols).enumerate() {
+                // SAFETY: as above.
+                unsafe { operands.put(isa, kinds, x, head * tokens + row) };
+            }
+        });
+        let (kind, width) = (activation_kind(layer.matrix.ty), layer.matrix.rows / heads);
+        pool.run(layer.chunks.len() * heads, &|task, _| {
+            let (head, chunk) = (
+                task / layer.chunks.len(),
+                layer.chunks[task % layer.chunks.len()],
+            );
+            let x = operands.rows(kind, cols, head * tokens..(head + 1) * tokens);
+            let first = head * width + chunk.row;
+            // SAFETY: the output is `[tokens, heads, width]`, apart from the input, and no other task has these rows.
+            unsafe {
+                let out = Out {
+                    start: self.start(layer.out).add(first),
+                    stride: heads * width,
+                };
+                multiply(
+                    isa,
+                    &layer.matrix,
+                    first..first + chunk.rows,
+                    x,
+                    tokens,
+                    out,
+                );
             }
         });
     }
