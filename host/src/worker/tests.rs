@@ -1,5 +1,7 @@
 //! Workers with the test modules in them.
 
+mod capabilities;
+
 use super::super::{Isolated, Spec, Start, start};
 use backplane_contract_tests::module_path;
 use backplane_plugin_api::sdk::{Backend, Context, TextModel};
