@@ -35,6 +35,7 @@ const NEW: &str = "rope_parameters";
 const OLD: &str = "rope_scaling";
 /// The base where a configuration names none.
 const DEFAULT_BASE: f32 = 10_000.0;
+const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 const LONG_FACTOR: &str = "long_factor";
 const SHORT_FACTOR: &str = "short_factor";
 
@@ -153,15 +154,14 @@ impl<'a> Rotation<'a> {
 
     /// Positions that the model was trained on before it was stretched.
     pub(crate) fn original_context(&self) -> Result<u32, ModelError> {
-        const KEY: &str = "original_max_position_embeddings";
-        let beside = self.config.positive(KEY)?;
+        let beside = self.config.positive(ORIGINAL_CONTEXT)?;
         let within = match &self.parameters {
-            Some(parameters) => parameters.positive(KEY)?,
+            Some(parameters) => parameters.positive(ORIGINAL_CONTEXT)?,
             None => None,
         };
         match beside.or(within) {
             Some(original) => Ok(original),
-            None => self.config.require_positive("max_position_embeddings"),
+            None => self.context(),
         }
     }
 
@@ -199,7 +199,7 @@ impl<'a> Rotation<'a> {
             // Frequencies change where a sequence is longer than max_position_embeddings, which none gets here.
             "dynamic" => {
                 parameters.require_above_zero("factor")?;
-                let context = self.config.require_positive("max_position_embeddings")?;
+                let context = self.context()?;
                 plan.notes.push(format!(
                     "config.json: key {}.rope_type: \"dynamic\" changes nothing within {context} positions, where the context ends",
                     self.name
@@ -236,8 +236,9 @@ impl<'a> Rotation<'a> {
         let Some(parameters) = &self.parameters else {
             return Ok(());
         };
-        // Says whether long contexts were trained or only assumed.
+        // Says whether long contexts were trained or only assumed; and a number that some kinds have no use for.
         parameters.get("finetuned");
+        parameters.get(ORIGINAL_CONTEXT);
         match parameters.unasked().first() {
             Some((key, value)) => {
                 Err(parameters.wrong(key, value, "no such key for this kind of rotation"))
@@ -292,7 +293,7 @@ impl<'a> Rotation<'a> {
         Ok(())
     }
 
-    /// Section 3.3 of Llama 3's model card, in code: frequencies that turn fast stay, slow ones are divided by the factor,
+    /// As Llama 3.1 has it in code (no paper does): frequencies that turn fast stay, slow ones are divided by the factor,
     /// those between are blended.
     fn llama3_divisors(
         &self,
