@@ -112,6 +112,11 @@ impl<'a, 'w> Model<'a, 'w> {
         }
     }
 
+    /// Whether a layer of a mixture has a plain feed-forward: by its tensors, since files don't say it otherwise.
+    pub(crate) fn is_dense(&self, layer: usize) -> bool {
+        self.b.has(&format!("blk.{layer}.ffn_gate.weight"))
+    }
+
     /// `down(activation(gate(x)) * up(x))` of layer `layer`.
     pub(crate) fn gated_feed_forward(
         &mut self,
@@ -120,10 +125,23 @@ impl<'a, 'w> Model<'a, 'w> {
         activation: Activation,
     ) -> Result<ValueId, ProgramError> {
         let inner = self.h.feed_forward[layer];
-        let gate = self.linear(&format!("blk.{layer}.ffn_gate"), x, inner)?;
-        let up = self.linear(&format!("blk.{layer}.ffn_up"), x, inner)?;
+        let names = ["ffn_gate", "ffn_up", "ffn_down"];
+        let [gate, up, down] = names.map(|name| format!("blk.{layer}.{name}"));
+        self.gated_layer([&gate, &up, &down], x, inner, activation)
+    }
+
+    /// `down(activation(gate(x)) * up(x))`, `inner` wide inside.
+    pub(crate) fn gated_layer(
+        &mut self,
+        [gate, up, down]: [&str; 3],
+        x: ValueId,
+        inner: usize,
+        activation: Activation,
+    ) -> Result<ValueId, ProgramError> {
+        let gate = self.linear(gate, x, inner)?;
+        let up = self.linear(up, x, inner)?;
         let x = self.b.gated(gate, up, activation)?;
-        self.linear(&format!("blk.{layer}.ffn_down"), x, self.h.width)
+        self.linear(down, x, self.h.width)
     }
 
     /// Queries, keys and values of layer `layer`.
@@ -157,28 +175,45 @@ impl<'a, 'w> Model<'a, 'w> {
     pub(crate) fn rotary_attention(
         &mut self,
         layer: usize,
-        [q, k, v]: [ValueId; 3],
+        qkv: [ValueId; 3],
         rotary: RopeId,
         window: Option<usize>,
     ) -> Result<ValueId, ProgramError> {
+        let spec = AttentionSpec {
+            heads: self.h.heads[layer],
+            scale: 1.0 / (self.h.key_dim as f32).sqrt(),
+            window,
+            soft_cap: None,
+        };
+        self.rotary_attention_as(layer, qkv, rotary, spec)
+    }
+
+    /// As [`rotary_attention`](Self::rotary_attention), with scores made in another way.
+    pub(crate) fn rotary_attention_as(
+        &mut self,
+        layer: usize,
+        [q, k, v]: [ValueId; 3],
+        rotary: RopeId,
+        spec: AttentionSpec,
+    ) -> Result<ValueId, ProgramError> {
         let h = self.h;
-        let cache = CacheSpec {
+        let q = self.b.rope(q, rotary, h.key_dim)?;
+        let k = self.b.rope(k, rotary, h.key_dim)?;
+        self.mark_compared(layer, q, k);
+        let cache = self.b.cache(CacheSpec {
             kv_heads: h.kv_heads[layer],
             key_dim: h.key_dim,
             value_dim: h.value_dim,
             values: CachedValues::Stored,
-        };
-        let spec = AttentionSpec {
-            heads: h.heads[layer],
-            scale: 1.0 / (h.key_dim as f32).sqrt(),
-            window,
-            soft_cap: None,
-        };
-        let q = self.b.rope(q, rotary, h.key_dim)?;
-        let k = self.b.rope(k, rotary, h.key_dim)?;
-        let cache = self.b.cache(cache);
+        });
         let x = self.b.attention([q, k, v], cache, spec)?;
         self.linear(&format!("blk.{layer}.attn_output"), x, h.width)
+    }
+
+    /// Marks what the attention of layer `layer` compares, as it goes into the scores.
+    pub(crate) fn mark_compared(&mut self, layer: usize, queries: ValueId, keys: ValueId) {
+        self.b.mark(format!("layer.{layer}.queries"), queries);
+        self.b.mark(format!("layer.{layer}.keys"), keys);
     }
 
     pub(crate) fn finish(self, logits: ValueId) -> Result<Program, ProgramError> {

@@ -89,10 +89,11 @@ const SHOWN: usize = 64;
 
 impl ModelError {
     pub(crate) fn unknown_architecture(path: &Path, found: &str) -> Self {
-        let known: Vec<_> = crate::ARCHITECTURES
+        let mut known: Vec<_> = crate::ARCHITECTURES
             .iter()
             .map(|architecture| architecture.name)
             .collect();
+        known.dedup();
         let found = found.chars().take(SHOWN).collect();
         Self::UnknownArchitecture {
             path: path.into(),

@@ -10,8 +10,7 @@ use crate::blocks::{Model, build};
 use crate::hyperparameters::Hyperparameters;
 use crate::rope;
 use backplane_program::{
-    Activation, AttentionSpec, CacheSpec, CachedValues, Program, ProgramError, RopeId, RopeStyle,
-    ValueId,
+    Activation, AttentionSpec, Program, ProgramError, RopeId, RopeStyle, ValueId,
 };
 use backplane_weights::{Value, ValueType};
 
@@ -31,7 +30,10 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
         rope::linear_factor(h)?,
     );
     let windows = windows(h)?;
-    let score_cap = h.optional_or_zero("attn_logit_softcapping")?;
+    let scores = Scores {
+        scale: h.optional_float("attention.scale")?,
+        cap: h.optional_or_zero("attn_logit_softcapping")?,
+    };
     let logit_cap = h.optional_or_zero("final_logit_softcapping")?;
     build(h, |mut m| {
         let (local, global) = (m.b.declare_rope(local), m.b.declare_rope(global));
@@ -39,7 +41,7 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
         for (layer, window) in windows.into_iter().enumerate() {
             let a = m.rms_norm(&format!("blk.{layer}.attn_norm"), x)?;
             let rotary = if window.is_some() { local } else { global };
-            let a = attention(&mut m, layer, a, rotary, window, score_cap)?;
+            let a = attention(&mut m, layer, a, rotary, window, &scores)?;
             let a = m.rms_norm(&format!("blk.{layer}.post_attention_norm"), a)?;
             x = m.b.add(x, a)?;
             let f = m.rms_norm(&format!("blk.{layer}.ffn_norm"), x)?;
@@ -56,13 +58,21 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
     })
 }
 
+/// What the file says of the attention's scores.
+struct Scores {
+    /// Factor on them; where the file doesn't say, it follows from the sizes. No key of GGUF's own: llama.cpp has it fixed.
+    scale: Option<f32>,
+    /// `cap * tanh(score / cap)`.
+    cap: Option<f32>,
+}
+
 fn attention(
     m: &mut Model<'_, '_>,
     layer: usize,
     x: ValueId,
     rotary: RopeId,
     window: Option<usize>,
-    soft_cap: Option<f32>,
+    scores: &Scores,
 ) -> Result<ValueId, ProgramError> {
     let h = m.h;
     let heads = h.heads[layer];
@@ -71,26 +81,16 @@ fn attention(
     } else {
         h.key_dim
     };
-    let cache = CacheSpec {
-        kv_heads: h.kv_heads[layer],
-        key_dim: h.key_dim,
-        value_dim: h.value_dim,
-        values: CachedValues::Stored,
-    };
     let spec = AttentionSpec {
         heads,
-        scale: 1.0 / (scaled_by as f32).sqrt(),
+        scale: scores.scale.unwrap_or(1.0 / (scaled_by as f32).sqrt()),
         window,
-        soft_cap,
+        soft_cap: scores.cap,
     };
     let [q, k, v] = m.queries_keys_values(layer, x)?;
     let q = m.head_norm(&format!("blk.{layer}.attn_q_norm"), q, h.key_dim)?;
     let k = m.head_norm(&format!("blk.{layer}.attn_k_norm"), k, h.key_dim)?;
-    let q = m.b.rope(q, rotary, h.key_dim)?;
-    let k = m.b.rope(k, rotary, h.key_dim)?;
-    let cache = m.b.cache(cache);
-    let x = m.b.attention([q, k, v], cache, spec)?;
-    m.linear(&format!("blk.{layer}.attn_output"), x, h.width)
+    m.rotary_attention_as(layer, [q, k, v], rotary, spec)
 }
 
 /// The window of every layer; `None` where it sees all. A model without a window sees all everywhere.

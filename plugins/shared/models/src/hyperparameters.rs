@@ -70,7 +70,6 @@ impl<'w> Hyperparameters<'w> {
                 "a small number, not negative",
             ));
         }
-        h.refuse_experts()?;
         Ok(h)
     }
 
@@ -117,17 +116,6 @@ impl<'w> Hyperparameters<'w> {
         Ok(dim)
     }
 
-    fn refuse_experts(&self) -> Result<(), ModelError> {
-        match self.meta().usize(&self.key("expert_count"))? {
-            Some(experts) if experts > 0 => Err(self.wrong(
-                "expert_count",
-                experts,
-                "0: mixtures of experts are not supported",
-            )),
-            _ => Ok(()),
-        }
-    }
-
     pub(crate) fn meta(&self) -> &'w Metadata {
         self.weights.metadata()
     }
@@ -145,7 +133,8 @@ impl<'w> Hyperparameters<'w> {
         }
     }
 
-    fn positive(&self, name: &str) -> Result<usize, ModelError> {
+    /// A number that may be neither absent nor 0.
+    pub(crate) fn positive(&self, name: &str) -> Result<usize, ModelError> {
         self.meta().require_usize(&self.key(name))?;
         self.optional_positive(name)
             .map(|number| number.unwrap_or(0))
@@ -178,6 +167,14 @@ impl<'w> Hyperparameters<'w> {
         Ok(window.filter(|window| *window > 0))
     }
 
+    /// What [`window`](Self::window) says, in words, where it holds for every layer.
+    pub(crate) fn describe_window(&self) -> Result<String, ModelError> {
+        Ok(match self.window()? {
+            Some(window) => format!("window of {window} in every layer"),
+            None => "full attention".into(),
+        })
+    }
+
     /// A finite number above 0 that may be absent.
     pub(crate) fn optional_float(&self, name: &str) -> Result<Option<f32>, ModelError> {
         match self.meta().f32(&self.key(name))? {
@@ -205,9 +202,11 @@ impl<'w> Hyperparameters<'w> {
             "attention.sliding_window",
             "attn_logit_softcapping",
             "embedding_scale",
+            "expert_count",
             "final_logit_softcapping",
             "logit_scale",
             "residual_scale",
+            "rope.scaling.yarn_log_multiplier",
             "use_parallel_residual",
         ];
         for name in KEYS.iter().filter(|name| !heeds.contains(name)) {
@@ -218,6 +217,10 @@ impl<'w> Hyperparameters<'w> {
                     .meta()
                     .usize(&self.key(name))?
                     .is_some_and(|window| window > 0 && window < self.context_length),
+                Some(_) if *name == "expert_count" => self
+                    .meta()
+                    .usize(&self.key(name))?
+                    .is_some_and(|experts| experts > 0),
                 Some(_) => self
                     .meta()
                     .f32(&self.key(name))?

@@ -11,14 +11,20 @@
 
 mod blocks;
 pub mod convert;
+mod deepseek;
 mod error;
 mod gemma3;
 pub mod hub;
 mod hyperparameters;
 mod llama;
+mod mistral;
+mod mixtral;
+mod mixture;
 mod phi3;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen3moe;
 mod rope;
 mod summary;
 
@@ -34,8 +40,12 @@ use hyperparameters::Hyperparameters;
 pub struct Architecture {
     /// Its name in `general.architecture`, which also begins its metadata keys.
     pub name: &'static str,
+    /// What people call the models. Families that share a name in files are told apart by what else these say.
+    pub family: &'static str,
     /// What kind of norm it has, in words.
     pub norm: &'static str,
+    /// Whether a file of this name is of this family; the first row that says so counts.
+    is: fn(&Weights) -> Result<bool, ModelError>,
     /// Keys out of [`Hyperparameters::refuse_unheeded`]'s table that it does heed.
     heeds: &'static [&'static str],
     /// Tensors that lowering reads, beside those that the program does.
@@ -43,14 +53,44 @@ pub struct Architecture {
     lower: fn(&Hyperparameters<'_>) -> Result<Program, ModelError>,
     describe_rope: fn(&Hyperparameters<'_>) -> Result<String, ModelError>,
     describe_window: fn(&Hyperparameters<'_>) -> Result<String, ModelError>,
+    describe_routing: fn(&Hyperparameters<'_>) -> Result<Option<String>, ModelError>,
 }
+
+/// What most rows have in common.
+const LLAMA: Architecture = Architecture {
+    name: "llama",
+    family: "Llama",
+    norm: "RMS, before attention and feed-forward",
+    is: |_| Ok(true),
+    heeds: &[],
+    tables: &[rope::FACTORS],
+    lower: llama::lower,
+    describe_rope: llama::describe_rope,
+    describe_window: |_| Ok("full attention".into()),
+    describe_routing: |_| Ok(None),
+};
+
+const NORMS_ON_HEADS: &str = "RMS, before attention and feed-forward, on queries and keys";
 
 /// All architectures, by name.
 pub const ARCHITECTURES: &[Architecture] = &[
     Architecture {
+        name: "deepseek2",
+        family: "DeepSeek V3",
+        norm: "RMS, before attention and feed-forward, on latents",
+        heeds: &["expert_count", "rope.scaling.yarn_log_multiplier"],
+        lower: deepseek::lower,
+        describe_rope: deepseek::describe_rope,
+        describe_window: deepseek::describe_window,
+        describe_routing: deepseek::describe_routing,
+        ..LLAMA
+    },
+    Architecture {
         name: "gemma3",
+        family: "Gemma 3",
         norm: "RMS, before and after attention and feed-forward, on queries and keys",
         heeds: &[
+            "attention.scale",
             "attention.sliding_window",
             "attn_logit_softcapping",
             "final_logit_softcapping",
@@ -59,42 +99,69 @@ pub const ARCHITECTURES: &[Architecture] = &[
         lower: gemma3::lower,
         describe_rope: gemma3::describe_rope,
         describe_window: gemma3::describe_window,
+        ..LLAMA
     },
     Architecture {
-        name: "llama",
-        norm: "RMS, before attention and feed-forward",
-        heeds: &[],
-        tables: &[rope::FACTORS],
-        lower: llama::lower,
-        describe_rope: llama::describe_rope,
-        describe_window: |_| Ok("full attention".into()),
+        family: "Mixtral",
+        is: mixtral::is,
+        heeds: &["attention.sliding_window", "expert_count"],
+        lower: mixtral::lower,
+        describe_routing: mixtral::describe_routing,
+        describe_window: |h| h.describe_window(),
+        ..LLAMA
     },
+    Architecture {
+        family: "Mistral",
+        is: mistral::is,
+        heeds: &["attention.sliding_window"],
+        lower: mistral::lower,
+        describe_window: |h| h.describe_window(),
+        ..LLAMA
+    },
+    LLAMA,
     Architecture {
         name: "phi3",
-        norm: "RMS, before attention and feed-forward",
+        family: "Phi-3",
         heeds: &["attention.sliding_window"],
         tables: &[rope::LONG, rope::SHORT],
         lower: phi3::lower,
         describe_rope: phi3::describe_rope,
-        describe_window: phi3::describe_window,
+        describe_window: |h| h.describe_window(),
+        ..LLAMA
     },
     Architecture {
         name: "qwen2",
-        norm: "RMS, before attention and feed-forward",
-        heeds: &[],
-        tables: &[rope::FACTORS],
+        family: "Qwen 2",
         lower: qwen2::lower,
         describe_rope: qwen2::describe_rope,
-        describe_window: |_| Ok("full attention".into()),
+        ..LLAMA
+    },
+    Architecture {
+        name: "qwen2moe",
+        family: "Qwen 2 MoE",
+        heeds: &["expert_count"],
+        lower: qwen2moe::lower,
+        describe_rope: qwen2::describe_rope,
+        describe_routing: qwen2moe::describe_routing,
+        ..LLAMA
     },
     Architecture {
         name: "qwen3",
-        norm: "RMS, before attention and feed-forward, on queries and keys",
-        heeds: &[],
-        tables: &[rope::FACTORS],
+        family: "Qwen 3",
+        norm: NORMS_ON_HEADS,
         lower: qwen3::lower,
         describe_rope: qwen3::describe_rope,
-        describe_window: |_| Ok("full attention".into()),
+        ..LLAMA
+    },
+    Architecture {
+        name: "qwen3moe",
+        family: "Qwen 3 MoE",
+        norm: NORMS_ON_HEADS,
+        heeds: &["expert_count"],
+        lower: qwen3moe::lower,
+        describe_rope: qwen3::describe_rope,
+        describe_routing: qwen3moe::describe_routing,
+        ..LLAMA
     },
 ];
 
@@ -105,10 +172,12 @@ impl Architecture {
     /// The file names none, or one that is not in [`ARCHITECTURES`].
     pub fn of(weights: &Weights) -> Result<&'static Self, ModelError> {
         let name = weights.metadata().require_str("general.architecture")?;
-        ARCHITECTURES
-            .iter()
-            .find(|known| known.name == name)
-            .ok_or_else(|| ModelError::unknown_architecture(weights.path(), name))
+        for known in ARCHITECTURES.iter().filter(|known| known.name == name) {
+            if (known.is)(weights)? {
+                return Ok(known);
+            }
+        }
+        Err(ModelError::unknown_architecture(weights.path(), name))
     }
 }
 

@@ -2,18 +2,18 @@
 //! that are stored as `llama`.
 //!
 //! Pre-norm blocks of grouped-query attention with rotary embeddings and a SiLU-gated feed-forward. GGUF stores the rows of
-//! q and k reordered so that rotation pairs neighbours. The optional `rope_freqs.weight` carries Llama 3's scaling.
+//! q and k reordered so that rotation pairs neighbours (see [`rope::llama_style`]). The optional `rope_freqs.weight` carries Llama 3's scaling.
 
 use crate::ModelError;
 use crate::blocks::build;
 use crate::hyperparameters::Hyperparameters;
 use crate::rope;
-use backplane_program::{Activation, Program, RopeStyle};
+use backplane_program::{Activation, Program};
 
-const DEFAULT_BASE: f32 = 10_000.0;
+pub(crate) const DEFAULT_BASE: f32 = 10_000.0;
 
 pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
-    let rotary = rope::scaled(h, RopeStyle::Interleaved, DEFAULT_BASE)?;
+    let rotary = rope::scaled(h, rope::llama_style(h)?, DEFAULT_BASE)?;
     build(h, |mut m| {
         let rotary = m.b.declare_rope(rotary);
         let mut x = m.embed(1.0)?;

@@ -47,10 +47,3 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
 pub(crate) fn describe_rope(h: &Hyperparameters<'_>) -> Result<String, ModelError> {
     rope::describe_long(h, DEFAULT_BASE)
 }
-
-pub(crate) fn describe_window(h: &Hyperparameters<'_>) -> Result<String, ModelError> {
-    Ok(match h.window()? {
-        Some(window) => format!("window of {window} in every layer"),
-        None => "full attention".into(),
-    })
-}

@@ -9,7 +9,7 @@ use crate::hyperparameters::Hyperparameters;
 use crate::rope;
 use backplane_program::{Activation, Program, RopeStyle};
 
-const DEFAULT_BASE: f32 = 1_000_000.0;
+pub(crate) const DEFAULT_BASE: f32 = 1_000_000.0;
 
 pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
     let rotary = rope::scaled(h, RopeStyle::Halves, DEFAULT_BASE)?;

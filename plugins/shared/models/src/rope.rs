@@ -11,6 +11,8 @@ const BETA_SLOW: f32 = 1.0;
 /// Keeps YaRN's ramp from having no width.
 const LEAST_RAMP: f64 = 0.001;
 
+/// Says which elements make a pair where that is not as GGUF has them.
+const STYLE: &str = "backplane.rope.style";
 /// Divisors of the frequencies, one per pair; how GGUF stores Llama 3's scaling.
 pub(crate) const FACTORS: &str = "rope_freqs.weight";
 /// LongRoPE's divisors: for contexts past the original one, and within it.
@@ -118,6 +120,39 @@ pub(crate) fn scaled(
     };
     divide(h, &mut rope, FACTORS)?;
     Ok(rope)
+}
+
+/// As [`scaled`], with the factor on the attention's scores that DeepSeek's YaRN has beside that on cosine and sine. A file
+/// that says `yarn_log_multiplier` means both: scores are sharpened by the square of `1 + yarn_log_multiplier * ln(factor)`,
+/// and the magnitude is `attn_factor` alone, 1 where the file doesn't say.
+pub(crate) fn with_scores(
+    h: &Hyperparameters<'_>,
+    style: RopeStyle,
+    default_base: f32,
+) -> Result<(Rope, f32), ModelError> {
+    let mut rope = scaled(h, style, default_base)?;
+    let multiplier = h.optional_or_zero("rope.scaling.yarn_log_multiplier")?;
+    let (Scaling::Yarn(yarn), Some(multiplier)) = (scaling(h)?, multiplier) else {
+        return Ok((rope, 1.0));
+    };
+    rope.magnitude = yarn.attention_factor;
+    let sharpness = (1.0 + multiplier * yarn.factor.ln()).max(1.0);
+    Ok((rope, sharpness * sharpness))
+}
+
+/// How files of Llama's family pair the elements of a head: as neighbours, for which GGUF stores the rows of queries and keys
+/// in another order, unless the model was assembled from a checkpoint that has halves.
+pub(crate) fn llama_style(h: &Hyperparameters<'_>) -> Result<RopeStyle, ModelError> {
+    match h.meta().str(STYLE)? {
+        None => Ok(RopeStyle::Interleaved),
+        Some("halves") => Ok(RopeStyle::Halves),
+        Some(other) => Err(ModelError::Key {
+            path: h.weights.path().into(),
+            key: STYLE.into(),
+            found: format!("{:?}", other.chars().take(32).collect::<String>()),
+            expected: "halves, or no such key".into(),
+        }),
+    }
 }
 
 /// Divides each frequency by its number in a table of the file, if it has that one.
@@ -238,6 +273,14 @@ fn scaling(h: &Hyperparameters<'_>) -> Result<Scaling, ModelError> {
 
 /// What [`scaled`] makes of the metadata, in words.
 pub(crate) fn describe(h: &Hyperparameters<'_>, default_base: f32) -> Result<String, ModelError> {
+    Ok(describe_scaling(h, default_base)? + &partial(h))
+}
+
+/// Base and scaling, in words.
+pub(crate) fn describe_scaling(
+    h: &Hyperparameters<'_>,
+    default_base: f32,
+) -> Result<String, ModelError> {
     let mut text = format!("base {}", base(h, "rope.freq_base", default_base)?);
     match scaling(h)? {
         Scaling::Linear(1.0) => {}
@@ -251,7 +294,7 @@ pub(crate) fn describe(h: &Hyperparameters<'_>, default_base: f32) -> Result<Str
     if h.weights.tensor(FACTORS).is_some() {
         text += ", frequencies scaled by table";
     }
-    Ok(text + &partial(h))
+    Ok(text)
 }
 
 /// What [`long`] makes of the metadata, in words.

@@ -35,6 +35,8 @@ pub struct ModelSummary {
     pub norm: String,
     /// Attention window, in words.
     pub window: String,
+    /// How tokens are routed to experts, in words; `None` for a model without.
+    pub routing: Option<String>,
     /// How the weights are stored, such as `Q4_K - Medium`.
     pub quantization: String,
 }
@@ -46,6 +48,7 @@ pub struct ModelSummary {
 pub fn summarize(weights: &Weights) -> Result<ModelSummary, ModelError> {
     let architecture = Architecture::of(weights)?;
     let h = Hyperparameters::read(architecture.name, weights, None)?;
+    h.refuse_unheeded(architecture.heeds)?;
     let parameters = weights
         .tensors()
         .map(|tensor| tensor.shape.iter().product::<usize>() as u64)
@@ -65,6 +68,7 @@ pub fn summarize(weights: &Weights) -> Result<ModelSummary, ModelError> {
         rope: (architecture.describe_rope)(&h)?,
         norm: architecture.norm.into(),
         window: (architecture.describe_window)(&h)?,
+        routing: (architecture.describe_routing)(&h)?,
         quantization: quantization(weights)?,
     })
 }

@@ -61,6 +61,31 @@ fn phi4_mini_with_partial_and_long_rotation() {
 }
 
 #[test]
+fn mixtral() {
+    f32_parity("mixtral", "model-f32.gguf");
+}
+
+#[test]
+fn qwen2_moe_with_a_gated_shared_expert() {
+    f32_parity("qwen2-moe", "model-f32.gguf");
+}
+
+#[test]
+fn qwen3_moe() {
+    f32_parity("qwen3-moe", "model-f32.gguf");
+}
+
+#[test]
+fn deepseek_v3_with_the_compressed_cache() {
+    f32_parity("deepseek-v3", "model-f32.gguf");
+}
+
+#[test]
+fn deepseek_v3_with_yarn() {
+    f32_parity("deepseek-v3-yarn", "model-f32.gguf");
+}
+
+#[test]
 fn llama_256_in_every_block_type() {
     for block_type in [
         "f16",

@@ -168,6 +168,29 @@ impl<'w> Builder<'w> {
             .collect()
     }
 
+    /// Declares a vector as a matrix of one row. A file may have it as either.
+    ///
+    /// # Errors
+    /// The model file lacks it, or has it in a shape that is neither `[1, columns]` nor `[columns]`.
+    pub fn row_weight(
+        &mut self,
+        name: impl Into<String>,
+        columns: usize,
+    ) -> Result<WeightId, ProgramError> {
+        let name = name.into();
+        let vector = vec![columns];
+        let stored = self.weights.tensor(&name);
+        let is_vector = stored.is_some_and(|tensor| tensor.info.shape == vector);
+        self.declare_view(WeightRef {
+            name,
+            shape: vec![1, columns],
+            view: is_vector.then_some(RowView {
+                first: 0,
+                of: vector,
+            }),
+        })
+    }
+
     fn declare_view(&mut self, declared: WeightRef) -> Result<WeightId, ProgramError> {
         check_view(&declared).map_err(|message| ProgramError::Shape {
             op: self.program.ops.len(),

@@ -98,6 +98,7 @@ fn fill(info: &mut ModelInfo, summary: &ModelSummary) {
         rope,
         norm,
         window,
+        routing,
         ..
     } = summary;
     let facts: [(&str, String); 9] = [
@@ -116,6 +117,8 @@ fn fill(info: &mut ModelInfo, summary: &ModelSummary) {
             .into_iter()
             .map(|(key, value)| (key.to_owned(), value)),
     );
+    let routing = routing.clone().map(|routing| ("routing".into(), routing));
+    info.details.extend(routing);
 }
 
 /// What the metadata alone tell, of any architecture. Keys of the wrong type count as missing here: they are refused

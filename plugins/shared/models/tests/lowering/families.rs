@@ -3,14 +3,13 @@
 use crate::file::{File, VOCAB, WIDTH, count, windows};
 use backplane_models::{ARCHITECTURES, summarize};
 use backplane_program::{Op, RopeStyle};
+use std::collections::HashSet;
 
 #[test]
-fn the_table_is_sorted_and_names_are_unique() {
-    assert!(
-        ARCHITECTURES
-            .windows(2)
-            .all(|pair| pair[0].name < pair[1].name)
-    );
+fn the_table_is_sorted_and_families_are_unique() {
+    assert!(ARCHITECTURES.is_sorted_by_key(|row| row.name));
+    let families: HashSet<_> = ARCHITECTURES.iter().map(|row| row.family).collect();
+    assert_eq!(families.len(), ARCHITECTURES.len());
 }
 
 #[test]
@@ -30,8 +29,8 @@ fn llama_reads_like_the_paper() {
             "linear    %1 blk.0.attn_q.weight",
             "linear    %1 blk.0.attn_k.weight",
             "linear    %1 blk.0.attn_v.weight",
-            "rope      %2 rope 0 head_dim 2",
-            "rope      %3 rope 0 head_dim 2",
+            "rope      %2 rope 0 head_dim 2  ; layer.0.queries",
+            "rope      %3 rope 0 head_dim 2  ; layer.0.keys",
             "attention %5 %6 %4 cache 0 heads 4 scale 0.70710677",
             "linear    %7 blk.0.attn_output.weight",
             "add       %0 %8",
@@ -51,12 +50,18 @@ fn llama_reads_like_the_paper() {
     let marks: Vec<_> = program
         .marks
         .iter()
-        .map(|(name, _)| name.as_str())
+        .map(|(name, id)| (name.as_str(), program.values[id.0].width))
         .collect();
     assert_eq!(
-        marks,
-        ["embedding", "layer.0", "layer.1", "layer.2", "final_norm"]
+        marks[..4],
+        [
+            ("embedding", WIDTH),
+            ("layer.0.queries", 8),
+            ("layer.0.keys", 4),
+            ("layer.0", WIDTH)
+        ]
     );
+    assert_eq!((marks.len(), marks[10]), (11, ("final_norm", WIDTH)));
 }
 
 #[test]

@@ -12,7 +12,8 @@ fn unknown_architectures_are_named_with_those_known() {
         .insert("general.architecture".into(), "mamba\n9".into());
     assert_eq!(
         file.refusal(),
-        "m.gguf: key general.architecture: found \"mamba\\n9\", expected one of gemma3, llama, phi3, qwen2, qwen3"
+        "m.gguf: key general.architecture: found \"mamba\\n9\", expected one of deepseek2, gemma3, llama, phi3, qwen2, qwen2moe, qwen3, \
+         qwen3moe"
     );
     file.meta.remove("general.architecture");
     assert_eq!(
@@ -23,13 +24,13 @@ fn unknown_architectures_are_named_with_those_known() {
 
 #[test]
 fn hostile_metadata_gets_one_clear_line() {
-    for architecture in ["llama", "phi3", "qwen2", "qwen3"] {
-        hostile_metadata(architecture);
+    for architecture in ["llama", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe"] {
+        hostile_metadata(architecture, || File::new(architecture, 3));
     }
+    hostile_metadata("llama", || File::mixtral(3));
 }
 
-fn hostile_metadata(architecture: &str) {
-    let file = || File::new(architecture, 3);
+fn hostile_metadata(architecture: &str, file: impl Fn() -> File) {
     let most_layers = format!(
         "found 1000000000, expected at most {}, the number of tensors in the file",
         file().tensors.len()
@@ -43,7 +44,7 @@ fn hostile_metadata(architecture: &str) {
             .unwrap_or(&line)
             .to_owned()
     };
-    let cases: [(&str, OwnedValue, &str); 21] = [
+    let cases: [(&str, OwnedValue, &str); 20] = [
         ("block_count", 0u32.into(), "found 0, expected at least 1"),
         ("block_count", 1_000_000_000u32.into(), &most_layers),
         (
@@ -135,11 +136,6 @@ fn hostile_metadata(architecture: &str) {
             "attention.layer_norm_rms_epsilon",
             (-1f32).into(),
             "found -1, expected a small number, not negative",
-        ),
-        (
-            "expert_count",
-            8u32.into(),
-            "found 8, expected 0: mixtures of experts are not supported",
         ),
     ];
     for (key, value, expected) in cases {
@@ -253,20 +249,29 @@ proptest! {
     /// Whatever the metadata say, there is a valid program or one line; never a panic or a long wait.
     #[test]
     fn any_metadata_give_a_program_or_one_line(
-        architecture in prop::sample::select(vec!["gemma3", "llama", "phi3", "qwen2", "qwen3"]),
+        architecture in prop::sample::select(vec![
+            "deepseek2", "gemma3", "llama", "mixtral", "phi3", "qwen2", "qwen2moe", "qwen3", "qwen3moe",
+        ]),
         (yarn, long) in any::<(bool, bool)>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any_value()), 1..4),
     ) {
-        const KEYS: [&str; 23] = [
+        const KEYS: [&str; 37] = [
             "block_count", "embedding_length", "context_length", "feed_forward_length", "attention.head_count",
             "attention.head_count_kv", "attention.key_length", "attention.value_length", "rope.dimension_count",
             "rope.freq_base", "rope.freq_base_swa", "rope.scaling.type", "rope.scaling.factor",
             "attention.layer_norm_rms_epsilon", "attention.sliding_window", "attention.sliding_window_pattern",
             "final_logit_softcapping", "expert_count", "rope.scaling.original_context_length",
             "rope.scaling.attn_factor", "rope.scaling.yarn_attn_factor", "rope.scaling.yarn_beta_fast",
-            "rope.scaling.yarn_beta_slow",
+            "rope.scaling.yarn_beta_slow", "rope.scaling.yarn_log_multiplier", "expert_used_count",
+            "expert_feed_forward_length", "expert_group_count", "expert_group_used_count", "expert_gating_func",
+            "expert_weights_scale", "expert_weights_norm", "expert_shared_count", "leading_dense_block_count",
+            "attention.key_length_mla", "attention.kv_lora_rank", "attention.q_lora_rank", "attention.scale",
         ];
-        let mut file = File::new(architecture, if architecture == "gemma3" { 7 } else { 3 });
+        let mut file = match architecture {
+            "mixtral" => File::mixtral(3),
+            "gemma3" => File::new("gemma3", 7),
+            _ => File::new(architecture, 3),
+        };
         if long && architecture == "phi3" {
             file.tensor("rope_factors_long.weight", &[1]).tensor("rope_factors_short.weight", &[1]);
         }
@@ -292,9 +297,9 @@ fn keys_that_would_change_the_arithmetic_are_not_passed_over() {
     for (key, value) in [
         ("attention.clamp_kqv", OwnedValue::from(8.0f32)),
         ("attention.scale", 0.5f32.into()),
-        ("attention.sliding_window", 2u32.into()),
         ("attn_logit_softcapping", 50.0f32.into()),
         ("final_logit_softcapping", 30.0f32.into()),
+        ("rope.scaling.yarn_log_multiplier", 0.1f32.into()),
         ("use_parallel_residual", true.into()),
     ] {
         let mut file = File::new("llama", 3);
@@ -307,12 +312,28 @@ fn keys_that_would_change_the_arithmetic_are_not_passed_over() {
     }
     // What changes nothing is no reason to refuse.
     for (key, value) in [
-        ("attention.sliding_window", OwnedValue::from(1_000_000u32)),
-        ("final_logit_softcapping", 0.0f32.into()),
+        ("final_logit_softcapping", OwnedValue::from(0.0f32)),
+        ("rope.scaling.yarn_log_multiplier", 0.0f32.into()),
         ("use_parallel_residual", false.into()),
     ] {
         let mut file = File::new("llama", 3);
         file.set(key, value);
         assert!(lower(&file.weights()).is_ok(), "{key}");
+    }
+    // Llama with a window is Mistral; Qwen 2 with one is nothing known, unless the window holds the whole context.
+    let mut file = File::new("qwen2", 3);
+    file.set("attention.sliding_window", 64u32);
+    assert!(lower(&file.weights()).is_ok());
+    for (key, value) in [("attention.sliding_window", 63u32), ("expert_count", 8)] {
+        let mut file = File::new("qwen2", 3);
+        file.set(key, value);
+        let expected = format!(
+            "m.gguf: key qwen2.{key}: found {value}, expected no such key: qwen2 is run without it"
+        );
+        assert_eq!(file.refusal(), expected);
+        assert_eq!(
+            summarize(&file.weights()).unwrap_err().to_string(),
+            expected
+        );
     }
 }
