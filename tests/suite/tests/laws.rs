@@ -24,6 +24,7 @@ const SHARED: &[(&str, u8, bool)] = &[
     ("program", 2, false),
     ("tokenizer", 1, false),
     ("weights", 0, false),
+    ("machine", 0, false),
 ];
 
 fn room(folder: &str) -> Room {

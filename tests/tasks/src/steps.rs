@@ -5,8 +5,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
-/// Plugins that are built and staged: package, name of the staged module without its ending.
-const PLUGINS: &[(&str, &str)] = &[("backplane-cpu", "cpu")];
+/// Plugins that are built and staged: package, folder in the installation, name of the module there without its ending. Those
+/// in `extra` are for certain hardware: who has it moves them to `plugins`.
+const PLUGINS: &[(&str, &str, &str)] = &[
+    ("backplane-cpu", "plugins", "cpu"),
+    ("backplane-llama-cpp", "plugins", "llama_cpp"),
+    ("backplane-rocm", "extra", "rocm"),
+    ("backplane-cuda", "extra", "cuda"),
+    ("backplane-sycl", "extra", "sycl"),
+];
 
 /// The models that tests need, by their name in `fetch.py`, with their file names.
 pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -58,24 +65,25 @@ pub(crate) struct Staged {
     pub(crate) host: PathBuf,
 }
 
-/// Builds host and plugins and lays them out as an installation: `backplane`, `plugins.toml`, `plugins/`.
+/// Builds host and plugins and lays them out as an installation: `backplane`, `plugins.toml`, `plugins/`, `extra/`.
 pub(crate) fn stage() -> Result<Staged> {
     let mut build = cargo();
     build.args(["build", "--release", "--package", "backplane"]);
-    for (package, _) in PLUGINS {
+    for (package, ..) in PLUGINS {
         build.args(["--package", package]);
     }
     check("building host and plugins", &mut build)?;
 
     let built = target().join("release");
     let dist = dist();
-    let modules = dist.join("plugins");
-    std::fs::create_dir_all(&modules).with_context(|| format!("{}", modules.display()))?;
+    std::fs::create_dir_all(&dist).with_context(|| format!("{}", dist.display()))?;
     let exe = std::env::consts::EXE_SUFFIX;
     let host = dist.join(format!("backplane{exe}"));
     replace(&built.join(format!("backplane{exe}")), &host)?;
     replace(&root().join("plugins.toml"), &dist.join("plugins.toml"))?;
-    for (package, name) in PLUGINS {
+    for (package, folder, name) in PLUGINS {
+        let modules = dist.join(folder);
+        std::fs::create_dir_all(&modules).with_context(|| format!("{}", modules.display()))?;
         let (prefix, suffix) = (std::env::consts::DLL_PREFIX, std::env::consts::DLL_SUFFIX);
         let module = built.join(format!("{prefix}{}{suffix}", package.replace('-', "_")));
         replace(&module, &modules.join(format!("{name}{suffix}")))?;

@@ -1,6 +1,7 @@
 //! The contract's `Backend` over servers.
 
 use crate::describe;
+use crate::gpus::Gpus;
 use crate::locate;
 use crate::model::Model;
 use crate::server::{Options, Server, StartError};
@@ -11,7 +12,6 @@ use backplane_plugin_api::types::{
 };
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -27,11 +27,8 @@ const MAX_THREADS: u32 = 1024;
 /// Time for the program to tell its version.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 
-type Probe = dyn Fn() -> Verdict + Send + Sync;
-type Devices = dyn Fn() -> Result<Vec<DeviceInfo>> + Send + Sync;
-type Environment = dyn Fn(Option<&str>) -> Result<Vec<(OsString, Option<OsString>)>> + Send + Sync;
-
 /// What makes one plugin over the server different from another.
+#[derive(Debug)]
 pub struct Flavour {
     /// The plugin's name.
     pub name: &'static str,
@@ -39,20 +36,8 @@ pub struct Flavour {
     pub version: &'static str,
     /// Environment variables that may name the program, the first before the others.
     pub variables: &'static [&'static str],
-    /// What the machine must have, beside the program. Asked first.
-    pub machine: Box<Probe>,
-    /// The devices that it uses.
-    pub devices: Box<Devices>,
-    /// Environment variables by which the server sees only the device of this id (`None`: the one by default).
-    pub environment: Box<Environment>,
-}
-
-impl std::fmt::Debug for Flavour {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Flavour")
-            .field("name", &self.name)
-            .finish_non_exhaustive()
-    }
+    /// The devices that it is for; `None` for whatever the server finds.
+    pub gpus: Option<Gpus>,
 }
 
 impl Flavour {
@@ -62,9 +47,7 @@ impl Flavour {
             name,
             version,
             variables: &["LLAMA_SERVER_PATH"],
-            machine: Box::new(|| Verdict::available("")),
-            devices: Box::new(|| Ok(vec![])),
-            environment: Box::new(|_| Ok(vec![])),
+            gpus: None,
         }
     }
 }
@@ -79,7 +62,7 @@ pub struct Bridge {
 impl Bridge {
     /// The backend for a manifest's options. Wrong ones are told by its probe and refuse every load.
     pub fn new(flavour: Flavour, options: &BTreeMap<String, Value>) -> Self {
-        let settings = Settings::read(options);
+        let settings = Settings::read(options, flavour.gpus.is_some());
         Self { flavour, settings }
     }
 
@@ -134,24 +117,24 @@ impl Bridge {
             );
             return Err(Error::invalid_field("context", message));
         }
-        if let Some(device) = &load.device {
-            let known: Vec<String> = (self.flavour.devices)()?
-                .into_iter()
-                .map(|device| device.id)
-                .collect();
-            if !known.contains(device) {
-                let known = if known.is_empty() {
-                    "none to choose from".into()
-                } else {
-                    known.join(", ")
-                };
-                let message = format!(
-                    "device: {} has no device {device:?}; it has {known}",
-                    self.flavour.name
-                );
-                return Err(Error::invalid_field("device", message));
+        let environment = match &self.flavour.gpus {
+            Some(gpus) => {
+                let chosen = gpus.choose(load.device.as_deref().or(settings.device.as_deref()));
+                gpus.environment(
+                    &chosen.map_err(|message| Error::invalid_field("device", message))?,
+                )
             }
-        }
+            None => match &load.device {
+                Some(device) => {
+                    let message = format!(
+                        "device: {} chooses none: device {device:?} can't be asked for",
+                        self.flavour.name
+                    );
+                    return Err(Error::invalid_field("device", message));
+                }
+                None => vec![],
+            },
+        };
         let program = self
             .program(settings)
             .map_err(|error| Error::new(ErrorCode::Device, error.to_string()))?;
@@ -164,7 +147,7 @@ impl Bridge {
             threads,
             cache_type,
             extra_args: settings.extra_args.clone(),
-            environment: (self.flavour.environment)(load.device.as_deref())?,
+            environment,
             ready_within: settings.ready_within,
         })
     }
@@ -190,10 +173,11 @@ impl Backend for Bridge {
                 return Verdict::unavailable(VerdictState::Misconfigured, problem, action);
             }
         };
-        let machine = (self.flavour.machine)();
-        if !machine.is_available() {
-            return machine;
-        }
+        let machine = match self.flavour.gpus.as_ref().map(|gpus| gpus.probe(settings)) {
+            None => String::new(),
+            Some(Ok(found)) => found + "; ",
+            Some(Err(verdict)) => return verdict,
+        };
         let program = match self.program(settings) {
             Ok(program) => program,
             Err(error) => {
@@ -214,14 +198,15 @@ impl Backend for Bridge {
             }
         };
         let mut verdict = version_verdict(&program);
-        if verdict.is_available() && !machine.message.is_empty() {
-            verdict.message = format!("{}; {}", machine.message, verdict.message);
+        if verdict.is_available() {
+            verdict.message.insert_str(0, &machine);
         }
         verdict
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
-        (self.flavour.devices)()
+        let gpus = self.flavour.gpus.as_ref();
+        Ok(gpus.map_or_else(Vec::new, Gpus::devices))
     }
 
     fn inspect(&self, path: &Path) -> Result<Option<ModelInfo>> {
@@ -369,14 +354,5 @@ mod tests {
         let verdict = bridge.probe();
         assert_eq!(verdict.state, VerdictState::Misconfigured);
         assert!(verdict.message.contains("`port`"), "{verdict}");
-    }
-
-    #[test]
-    fn the_machine_is_asked_first() {
-        let mut flavour = Flavour::any("rocm", "1.0.0");
-        flavour.machine =
-            Box::new(|| Verdict::unavailable(VerdictState::NoDevice, "no device", ""));
-        let bridge = Bridge::new(flavour, &BTreeMap::new());
-        assert_eq!(bridge.probe().state, VerdictState::NoDevice);
     }
 }

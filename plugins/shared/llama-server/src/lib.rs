@@ -13,6 +13,7 @@
 mod bridge;
 mod child;
 mod describe;
+mod gpus;
 pub mod http;
 pub mod locate;
 mod model;
@@ -24,4 +25,5 @@ pub mod sse;
 mod stops;
 
 pub use bridge::{Bridge, Flavour};
+pub use gpus::Gpus;
 pub use settings::Settings;

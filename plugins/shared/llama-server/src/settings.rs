@@ -19,6 +19,8 @@ pub struct Settings {
     pub extra_args: Vec<String>,
     /// Time until a server must be ready.
     pub ready_within: Duration,
+    /// The device to use where a load names none, by UUID or PCI address.
+    pub device: Option<String>,
 }
 
 impl Default for Settings {
@@ -28,6 +30,7 @@ impl Default for Settings {
             gpu_layers: 999,
             extra_args: vec![],
             ready_within: Duration::from_secs(60),
+            device: None,
         }
     }
 }
@@ -47,11 +50,11 @@ const OURS: &[&str] = &[
 ];
 
 impl Settings {
-    /// Reads the table.
+    /// Reads the table; `of_devices` where the plugin is for certain devices: it then has the keys `mode` and `device`.
     ///
     /// # Errors
     /// One line that names the key: it is unknown, or has another value than expected.
-    pub fn read(table: &BTreeMap<String, Value>) -> Result<Self, String> {
+    pub fn read(table: &BTreeMap<String, Value>, of_devices: bool) -> Result<Self, String> {
         let mut settings = Self::default();
         for (key, value) in table {
             let wrong =
@@ -89,9 +92,19 @@ impl Settings {
                     }
                     _ => return wrong("seconds, above 0 and at most 3600"),
                 },
+                "mode" if of_devices => {
+                    if value != "server" {
+                        return wrong("\"server\": this build has no other mode");
+                    }
+                }
+                "device" if of_devices => match value.as_str().filter(|id| !id.is_empty()) {
+                    Some(id) => settings.device = Some(id.into()),
+                    None => return wrong("the UUID or PCI address of a device"),
+                },
                 _ => {
+                    let more = if of_devices { ", mode, device" } else { "" };
                     return Err(format!(
-                        "unknown option `{key}`; known options: server, gpu_layers, extra_args, start_timeout_s"
+                        "unknown option `{key}`; known options: server, gpu_layers, extra_args, start_timeout_s{more}"
                     ));
                 }
             }
@@ -106,25 +119,32 @@ mod tests {
     use serde_json::json;
 
     fn read(table: Value) -> Result<Settings, String> {
-        Settings::read(&serde_json::from_value(table).unwrap())
+        Settings::read(&serde_json::from_value(table).unwrap(), true)
     }
 
     #[test]
     fn options_are_read() {
         assert_eq!(read(json!({})), Ok(Settings::default()));
-        let table = json!({"server": "a/b", "gpu_layers": 0, "extra_args": ["--mlock"], "start_timeout_s": 0.5});
+        let table = json!({"server": "a/b", "gpu_layers": 0, "extra_args": ["--mlock"], "start_timeout_s": 0.5, "mode": "server",
+            "device": "0000:03:00.0"});
         let expected = Settings {
             server: Some("a/b".into()),
             gpu_layers: 0,
             extra_args: vec!["--mlock".into()],
             ready_within: Duration::from_millis(500),
+            device: Some("0000:03:00.0".into()),
         };
+        assert!(
+            Settings::read(&BTreeMap::from([("mode".into(), "server".into())]), false).is_err()
+        );
         assert_eq!(read(table), Ok(expected));
     }
 
     #[test]
     fn wrong_options_are_told() {
         for (table, part) in [
+            (json!({"mode": "native"}), "option `mode` is \"native\""),
+            (json!({"device": 0}), "option `device` is 0"),
             (json!({"servr": "x"}), "unknown option `servr`"),
             (json!({"server": 3}), "option `server` is 3"),
             (json!({"server": ""}), "option `server`"),
