@@ -5,7 +5,7 @@
 
 use crate::activations::{Group32, Group256};
 use crate::isa::Isa;
-use backplane_weights::{TensorType, blocks};
+use backplane_weights::TensorType;
 
 #[cfg_attr(target_arch = "x86_64", path = "kernels/x86/mod.rs")]
 #[cfg_attr(not(target_arch = "x86_64"), path = "kernels/portable.rs")]
@@ -135,15 +135,8 @@ impl<'a> Tile<'a> {
         let kernel = kernel(self.ty);
         match isa {
             Isa::Scalar => self.run_scalar(kernel.scalar),
-            Isa::Avx2 => self.run_fast(kernel.avx2, kernel.scalar),
-            Isa::Avx512 => self.run_fast(kernel.avx512, kernel.scalar),
-        }
-    }
-
-    fn run_fast(&self, matmul: Option<fast::Matmul>, dot: scalar::Dot) {
-        match matmul {
-            Some(matmul) => fast::run(matmul, self),
-            None => self.run_scalar(dot),
+            Isa::Avx2 => fast::run(kernel.avx2, self),
+            Isa::Avx512 => fast::run(kernel.avx512, self),
         }
     }
 
@@ -171,35 +164,24 @@ struct Kernel {
     ty: TensorType,
     activations: ActivationKind,
     scalar: scalar::Dot,
-    /// `None`: the scalar one runs.
-    avx2: Option<fast::Matmul>,
-    /// As `avx2`.
-    avx512: Option<fast::Matmul>,
-}
-
-macro_rules! fast_kernel {
-    (_) => {
-        None
-    };
-    ($name:ident) => {
-        Some(fast::$name)
-    };
+    avx2: fast::Matmul,
+    avx512: fast::Matmul,
 }
 
 macro_rules! table {
-    ($($ty:ident, $activations:ident, $scalar:path, $avx2:tt, $avx512:tt;)*) => {
+    ($($ty:ident, $activations:ident, $scalar:path, $avx2:ident, $avx512:ident;)*) => {
         const TABLE: &[Kernel] = &[$(Kernel {
             ty: TensorType::$ty,
             activations: ActivationKind::$activations,
             scalar: $scalar,
-            avx2: fast_kernel!($avx2),
-            avx512: fast_kernel!($avx512),
+            avx2: fast::$avx2,
+            avx512: fast::$avx512,
         }),*];
     };
 }
 
 table! {
-    // type, activations, scalar, AVX2, AVX-512 (`_`: no fast twin, the scalar one runs)
+    // type, activations, scalar, AVX2, AVX-512
     F32,  Float,  scalar::dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
     F16,  Float,  scalar::dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
     BF16, Float,  scalar::dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
@@ -215,17 +197,16 @@ table! {
     Q3_K, Int256, scalar::dot_q3_k, matmul_q3_k_avx2, matmul_q3_k_avx512;
     IQ4_NL, Int32, scalar::dot_iq4_nl, matmul_iq4_nl_avx2, matmul_iq4_nl_avx512;
     IQ4_XS, Int256, scalar::dot_iq4_xs, matmul_iq4_xs_avx2, matmul_iq4_xs_avx512;
-    // Without an integer dot product: each block becomes floats, which meet the activations as they are.
-    MXFP4, Float, scalar::dot_dequantised::<blocks::BlockMxfp4>, _, _;
-    TQ1_0, Float, scalar::dot_dequantised::<blocks::BlockTQ1_0>, _, _;
-    TQ2_0, Float, scalar::dot_dequantised::<blocks::BlockTQ2_0>, _, _;
-    IQ2_XXS, Float, scalar::dot_dequantised::<blocks::BlockIQ2XXS>, _, _;
-    IQ2_XS, Float, scalar::dot_dequantised::<blocks::BlockIQ2XS>, _, _;
-    IQ2_S, Float, scalar::dot_dequantised::<blocks::BlockIQ2S>, _, _;
-    IQ3_XXS, Float, scalar::dot_dequantised::<blocks::BlockIQ3XXS>, _, _;
-    IQ3_S, Float, scalar::dot_dequantised::<blocks::BlockIQ3S>, _, _;
-    IQ1_S, Float, scalar::dot_dequantised::<blocks::BlockIQ1S>, _, _;
-    IQ1_M, Float, scalar::dot_dequantised::<blocks::BlockIQ1M>, _, _;
+    MXFP4, Int32, scalar::dot_mxfp4, matmul_mxfp4_avx2, matmul_mxfp4_avx512;
+    TQ1_0, Int256, scalar::dot_tq1_0, matmul_tq1_0_avx2, matmul_tq1_0_avx512;
+    TQ2_0, Int256, scalar::dot_tq2_0, matmul_tq2_0_avx2, matmul_tq2_0_avx512;
+    IQ2_XXS, Int256, scalar::dot_iq2_xxs, matmul_iq2_xxs_avx2, matmul_iq2_xxs_avx512;
+    IQ2_XS, Int256, scalar::dot_iq2_xs, matmul_iq2_xs_avx2, matmul_iq2_xs_avx512;
+    IQ2_S, Int256, scalar::dot_iq2_s, matmul_iq2_s_avx2, matmul_iq2_s_avx512;
+    IQ3_XXS, Int256, scalar::dot_iq3_xxs, matmul_iq3_xxs_avx2, matmul_iq3_xxs_avx512;
+    IQ3_S, Int256, scalar::dot_iq3_s, matmul_iq3_s_avx2, matmul_iq3_s_avx512;
+    IQ1_S, Int256, scalar::dot_iq1_s, matmul_iq1_s_avx2, matmul_iq1_s_avx512;
+    IQ1_M, Int256, scalar::dot_iq1_m, matmul_iq1_m_avx2, matmul_iq1_m_avx512;
 }
 
 const _: () = assert!(TABLE.len() == TensorType::ALL.len());

@@ -13,10 +13,12 @@ mod grids;
 mod lattice;
 mod layout;
 
-pub(crate) use codebook::E2M1_DOUBLED;
-pub use codebook::{BlockIQ4NL, BlockIQ4XS, BlockMxfp4, BlockTQ1_0, BlockTQ2_0, IQ4_LEVELS};
+pub use codebook::{
+    BlockIQ4NL, BlockIQ4XS, BlockMxfp4, BlockTQ1_0, BlockTQ2_0, E2M1_DOUBLED, IQ4_LEVELS,
+};
 pub use lattice::{
-    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS,
+    BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS, BlockIQ3S, BlockIQ3XXS, IQ1_POINTS,
+    IQ2_S_POINTS, IQ2_XS_POINTS, IQ2_XXS_POINTS, IQ3_S_POINTS, IQ3_XXS_POINTS,
 };
 pub use layout::{
     BlockBF16, BlockF16, BlockF32, BlockQ2K, BlockQ3K, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0,
@@ -35,6 +37,47 @@ pub trait Block: Pod {
     /// # Panics
     /// When `out` has another length.
     fn dequantize(&self, out: &mut [f32]);
+}
+
+/// A block of 256 values that are whole numbers, times a small whole number for each 16 of them, times a scale.
+pub trait WholeBlock: Block {
+    /// The numbers.
+    fn whole(&self) -> WholeNumbers;
+}
+
+/// What a [`WholeBlock`] holds: value `i` is `scale * scales[i / 16] * values[i]`, which a float holds exactly where the
+/// scale is an ordinary number.
+#[derive(Clone, Debug)]
+pub struct WholeNumbers {
+    /// Scale of the block.
+    pub scale: f32,
+    /// Scale of each 16 values, at most 31.
+    pub scales: [u8; 16],
+    /// The values, of magnitude at most 62.
+    pub values: [i8; 256],
+}
+
+impl WholeNumbers {
+    /// Zeros with this scale.
+    fn new(scale: f32) -> Self {
+        WholeNumbers {
+            scale,
+            scales: [0; 16],
+            values: [0; 256],
+        }
+    }
+
+    /// Writes the values; `out` is `[256]`.
+    fn write(&self, out: &mut [f32]) {
+        assert_eq!(out.len(), 256);
+        let groups = self.values.chunks_exact(16).zip(self.scales);
+        for (out, (values, scale)) in out.chunks_exact_mut(16).zip(groups) {
+            let scale = self.scale * f32::from(scale);
+            for (out, value) in out.iter_mut().zip(values) {
+                *out = scale * f32::from(*value);
+            }
+        }
+    }
 }
 
 /// Views bytes as blocks, without copying.

@@ -32,4 +32,14 @@ scalar_for! {
     matmul_q3_k_avx2, matmul_q3_k_avx512 = dot_q3_k;
     matmul_iq4_nl_avx2, matmul_iq4_nl_avx512 = dot_iq4_nl;
     matmul_iq4_xs_avx2, matmul_iq4_xs_avx512 = dot_iq4_xs;
+    matmul_mxfp4_avx2, matmul_mxfp4_avx512 = dot_mxfp4;
+    matmul_tq1_0_avx2, matmul_tq1_0_avx512 = dot_tq1_0;
+    matmul_tq2_0_avx2, matmul_tq2_0_avx512 = dot_tq2_0;
+    matmul_iq2_xxs_avx2, matmul_iq2_xxs_avx512 = dot_iq2_xxs;
+    matmul_iq2_xs_avx2, matmul_iq2_xs_avx512 = dot_iq2_xs;
+    matmul_iq2_s_avx2, matmul_iq2_s_avx512 = dot_iq2_s;
+    matmul_iq3_xxs_avx2, matmul_iq3_xxs_avx512 = dot_iq3_xxs;
+    matmul_iq3_s_avx2, matmul_iq3_s_avx512 = dot_iq3_s;
+    matmul_iq1_s_avx2, matmul_iq1_s_avx512 = dot_iq1_s;
+    matmul_iq1_m_avx2, matmul_iq1_m_avx512 = dot_iq1_m;
 }

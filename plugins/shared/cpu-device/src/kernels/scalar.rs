@@ -3,9 +3,10 @@
 use super::Operand;
 use crate::activations::{Group32, Group256};
 use backplane_weights::blocks::{
-    Block, BlockBF16, BlockF16, BlockF32, BlockIQ4NL, BlockIQ4XS, BlockQ2K, BlockQ3K, BlockQ4_0,
-    BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, IQ4_LEVELS,
-    as_blocks, k_scale_min,
+    BlockBF16, BlockF16, BlockF32, BlockIQ1M, BlockIQ1S, BlockIQ2S, BlockIQ2XS, BlockIQ2XXS,
+    BlockIQ3S, BlockIQ3XXS, BlockIQ4NL, BlockIQ4XS, BlockMxfp4, BlockQ2K, BlockQ3K, BlockQ4_0,
+    BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0, BlockTQ1_0,
+    BlockTQ2_0, E2M1_DOUBLED, IQ4_LEVELS, WholeBlock, as_blocks, k_scale_min,
 };
 
 /// A row of blocks times a row of activations of the kind in the table; panics on another kind.
@@ -44,26 +45,6 @@ pub(super) fn dot_bf16(row: &[u8], x: Operand<'_>) -> f32 {
     let widen =
         |block: &BlockBF16| f32::from_bits(u32::from(u16::from_le_bytes(block.value)) << 16);
     floats(as_blocks::<BlockBF16>(row).iter().map(widen), x)
-}
-
-/// A row of any type with blocks of at most 256 values times activations as they are: value `i` of every block goes to partial
-/// sum `i % 16`, in the order of the row.
-pub(super) fn dot_dequantised<B: Block>(row: &[u8], x: Operand<'_>) -> f32 {
-    let Operand::Float(x) = x else {
-        unreachable!("the tile checks the kind")
-    };
-    let mut values = [0f32; 256];
-    let values = &mut values[..B::ELEMS];
-    let mut lanes = [0f32; 16];
-    for (block, x) in as_blocks::<B>(row).iter().zip(x.chunks_exact(B::ELEMS)) {
-        block.dequantize(values);
-        for (values, x) in values.chunks_exact(16).zip(x.chunks_exact(16)) {
-            for ((lane, value), x) in lanes.iter_mut().zip(values).zip(x) {
-                *lane += value * x;
-            }
-        }
-    }
-    lanes.iter().sum()
 }
 
 /// A block of 32 quantised activations: `[2 halves, 16]`, its scale, and its sum.
@@ -149,6 +130,14 @@ pub(super) fn dot_iq4_nl(row: &[u8], x: Operand<'_>) -> f32 {
     let level = |qs: &[u8; 16], h, i| i32::from(IQ4_LEVELS[nibble(qs, h, i) as usize]);
     blocks
         .map(|(w, x)| w.d.to_f32() * x.scale * whole(&x, |h, i| level(&w.qs, h, i)))
+        .sum()
+}
+
+pub(super) fn dot_mxfp4(row: &[u8], x: Operand<'_>) -> f32 {
+    let blocks = as_blocks::<BlockMxfp4>(row).iter().zip(blocks32(x));
+    let level = |qs: &[u8; 16], h, i| i32::from(E2M1_DOUBLED[nibble(qs, h, i) as usize]);
+    blocks
+        .map(|(w, x)| w.half_scale() * x.scale * whole(&x, |h, i| level(&w.qs, h, i)))
         .sum()
 }
 
@@ -291,4 +280,38 @@ pub(super) fn dot_iq4_xs(row: &[u8], x: Operand<'_>) -> f32 {
         .zip(groups256(x))
         .map(one)
         .sum()
+}
+
+/// A row of a type whose blocks say what their whole numbers are.
+fn dot_whole<B: WholeBlock>(row: &[u8], x: Operand<'_>) -> f32 {
+    let one = |(w, x): (&B, &Group256)| {
+        let w = w.whole();
+        let product = |g: usize| {
+            let (high, low) = (&x.high[16 * g..][..16], &x.low[16 * g..][..16]);
+            let values = &w.values[16 * g..][..16];
+            f32::from(w.scales[g]) * part(high, low, |i| i32::from(values[i])) as f32
+        };
+        w.scale * x.scale * (0..16).map(product).sum::<f32>()
+    };
+    as_blocks::<B>(row).iter().zip(groups256(x)).map(one).sum()
+}
+
+macro_rules! whole {
+    ($($name:ident = $block:ident;)*) => {$(
+        pub(super) fn $name(row: &[u8], x: Operand<'_>) -> f32 {
+            dot_whole::<$block>(row, x)
+        }
+    )*};
+}
+
+whole! {
+    dot_tq1_0 = BlockTQ1_0;
+    dot_tq2_0 = BlockTQ2_0;
+    dot_iq2_xxs = BlockIQ2XXS;
+    dot_iq2_xs = BlockIQ2XS;
+    dot_iq2_s = BlockIQ2S;
+    dot_iq3_xxs = BlockIQ3XXS;
+    dot_iq3_s = BlockIQ3S;
+    dot_iq1_s = BlockIQ1S;
+    dot_iq1_m = BlockIQ1M;
 }

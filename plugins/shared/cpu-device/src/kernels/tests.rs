@@ -220,7 +220,7 @@ proptest! {
 /// With scales of one and small numbers every sum is a whole number that a float holds: kernels must agree exactly.
 #[test]
 fn whole_numbers_are_exact() {
-    let one = half::f16::from_f32(1.0).to_le_bytes();
+    let [one, four, eight] = [1.0, 4.0, 8.0].map(|scale| half::f16::from_f32(scale).to_le_bytes());
     let integer = |ty: &&TensorType| activation_kind(**ty) != ActivationKind::Float;
     for ty in TensorType::ALL.iter().filter(integer) {
         for seed in 0..40u64 {
@@ -249,6 +249,46 @@ fn whole_numbers_are_exact() {
                         block[2..4].fill(0xaa);
                         block[4..8].iter_mut().for_each(|scales| *scales &= 0x11);
                     }
+                    // The block's scale makes up for values that are eighths or quarters; small codes of scales, as above.
+                    TensorType::IQ2_XXS => {
+                        block[..2].copy_from_slice(&eight);
+                        block[2..]
+                            .iter_mut()
+                            .skip(7)
+                            .step_by(8)
+                            .for_each(|last| *last &= 0x1f);
+                    }
+                    TensorType::IQ2_XS | TensorType::IQ2_S => {
+                        block[..2].copy_from_slice(&eight);
+                        let at = block.len() - 8;
+                        block[at..].iter_mut().for_each(|scales| *scales &= 0x11);
+                    }
+                    TensorType::IQ3_XXS => {
+                        block[..2].copy_from_slice(&four);
+                        block[66..]
+                            .iter_mut()
+                            .skip(3)
+                            .step_by(4)
+                            .for_each(|last| *last &= 0x1f);
+                    }
+                    TensorType::IQ3_S => {
+                        block[..2].copy_from_slice(&one);
+                        block[106..].iter_mut().for_each(|scales| *scales &= 0x11);
+                    }
+                    TensorType::IQ1_S => block[..2].copy_from_slice(&eight),
+                    TensorType::IQ1_M => {
+                        let bits = u16::from_le_bytes(eight);
+                        for i in 0..4 {
+                            let nibble = (bits >> (4 * i)) as u8 & 15;
+                            block[49 + 2 * i] = block[49 + 2 * i] & 15 | nibble << 4;
+                        }
+                    }
+                    TensorType::TQ1_0 | TensorType::TQ2_0 => {
+                        let at = block.len() - 2;
+                        block[at..].copy_from_slice(&one);
+                    }
+                    // Twice the values, half the scale.
+                    TensorType::MXFP4 => block[0] = 128,
                     TensorType::Q4_1 | TensorType::Q5_1 => {
                         block[..4].copy_from_slice(&[one, one].concat())
                     }

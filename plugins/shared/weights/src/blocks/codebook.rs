@@ -1,6 +1,6 @@
 //! Types whose codes stand for the numbers of a short list: the sixteen levels of IQ4, the 4-bit floats of MXFP4, and -1, 0, 1.
 
-use super::{Block, Half, Pod, TensorType, Zeroable};
+use super::{Block, Half, Pod, TensorType, WholeBlock, WholeNumbers, Zeroable};
 
 /// What the sixteen codes of IQ4_NL and IQ4_XS stand for.
 pub const IQ4_LEVELS: [i8; 16] = [
@@ -9,7 +9,7 @@ pub const IQ4_LEVELS: [i8; 16] = [
 
 /// Twice the sixteen values of a 4-bit float (sign, two bits of exponent, one of fraction), as in the OCP Microscaling
 /// Formats specification 1.0.
-pub(crate) const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+pub const E2M1_DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// 32 values `d * IQ4_LEVELS[q]`: the low nibbles of `qs` are values 0..16, the high nibbles 16..32.
 #[derive(Clone, Copy, Pod, Zeroable, Debug)]
@@ -92,11 +92,17 @@ pub struct BlockMxfp4 {
 }
 
 impl BlockMxfp4 {
-    /// Half the scale, which goes with doubled values; exact also where it is below the normal floats.
+    /// Half the scale, which goes with doubled values ([`E2M1_DOUBLED`]).
     #[inline]
-    fn half_scale(&self) -> f32 {
-        match self.e {
-            0 | 1 => f32::from_bits(0x0020_0000 << self.e),
+    pub fn half_scale(&self) -> f32 {
+        Self::half_scale_of(self.e)
+    }
+
+    /// Half the scale of a block with this exponent; exact also where it is below the normal floats.
+    #[inline]
+    pub fn half_scale_of(e: u8) -> f32 {
+        match e {
+            0 | 1 => f32::from_bits(0x0020_0000 << e),
             e => f32::from_bits(u32::from(e - 1) << 23),
         }
     }
@@ -133,11 +139,16 @@ impl Block for BlockTQ1_0 {
     const TYPE: TensorType = TensorType::TQ1_0;
     const ELEMS: usize = 256;
 
-    #[inline]
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        let (wide, rest) = out.split_at_mut(160);
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockTQ1_0 {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32());
+        whole.scales.fill(1);
+        let (wide, rest) = whole.values.split_at_mut(160);
         let (narrow, last) = rest.split_at_mut(80);
         let parts = [
             (&self.qs[..32], wide),
@@ -149,11 +160,12 @@ impl Block for BlockTQ1_0 {
             for values in values.chunks_exact_mut(bytes.len()) {
                 for (value, byte) in values.iter_mut().zip(bytes) {
                     let digit = (u16::from(byte.wrapping_mul(power)) * 3) >> 8;
-                    *value = f32::from(digit as i8 - 1) * d;
+                    *value = digit as i8 - 1;
                 }
                 power = power.wrapping_mul(3);
             }
         }
+        whole
     }
 }
 
@@ -171,15 +183,21 @@ impl Block for BlockTQ2_0 {
     const TYPE: TensorType = TensorType::TQ2_0;
     const ELEMS: usize = 256;
 
-    #[inline]
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (quarter, values) in out.chunks_exact_mut(32).enumerate() {
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockTQ2_0 {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32());
+        whole.scales.fill(1);
+        for (quarter, values) in whole.values.chunks_exact_mut(32).enumerate() {
             let quants = &self.qs[32 * (quarter / 4)..][..32];
             for (value, q) in values.iter_mut().zip(quants) {
-                *value = f32::from(((q >> (2 * (quarter % 4))) & 3) as i8 - 1) * d;
+                *value = ((q >> (2 * (quarter % 4))) & 3) as i8 - 1;
             }
         }
+        whole
     }
 }

@@ -1,15 +1,54 @@
 //! Types whose values are points of a lattice, several coordinates to one code: IQ1, IQ2 and IQ3. The points are in `grids`.
 
-use super::{Block, Half, Pod, TensorType, Zeroable, grids};
+use super::{Block, Half, Pod, TensorType, WholeBlock, WholeNumbers, Zeroable, grids};
+
+/// Points of eight coordinates, the first in the lowest byte: `levels` by the number at each coordinate.
+const fn points8<const N: usize>(points: &[u16; N], levels: [u8; 4]) -> [u64; N] {
+    let mut out = [0; N];
+    let mut at = 0;
+    while at < N {
+        let mut i = 0;
+        while i < 8 {
+            let level = levels[(points[at] >> (2 * i)) as usize & 3];
+            out[at] |= (level as u64) << (8 * i);
+            i += 1;
+        }
+        at += 1;
+    }
+    out
+}
+
+/// As [`points8`], of four coordinates.
+const fn points4<const N: usize>(points: &[u16; N], levels: [u8; 8]) -> [u32; N] {
+    let mut out = [0; N];
+    let mut at = 0;
+    while at < N {
+        let mut i = 0;
+        while i < 4 {
+            let level = levels[(points[at] >> (4 * i)) as usize & 7];
+            out[at] |= (level as u32) << (8 * i);
+            i += 1;
+        }
+        at += 1;
+    }
+    out
+}
 
 /// Magnitudes of the coordinates of IQ2 points.
-const IQ2_LEVELS: [f32; 4] = [8.0, 25.0, 43.0, 0.0];
-/// Magnitudes of the coordinates of IQ3_XXS points.
-const IQ3_XXS_LEVELS: [f32; 8] = [4.0, 12.0, 20.0, 28.0, 36.0, 44.0, 52.0, 62.0];
-/// Magnitudes of the coordinates of IQ3_S points.
-const IQ3_S_LEVELS: [f32; 8] = [1.0, 3.0, 5.0, 7.0, 9.0, 11.0, 13.0, 15.0];
-/// What IQ1 adds to or takes from every coordinate.
-const IQ1_DELTA: f32 = 0.125;
+const IQ2_LEVELS: [u8; 4] = [8, 25, 43, 0];
+
+/// Points of IQ2_XXS: a byte for each of eight magnitudes, the first in the lowest.
+pub static IQ2_XXS_POINTS: [u64; 256] = points8(&grids::IQ2_XXS, IQ2_LEVELS);
+/// Points of IQ2_XS, as those of IQ2_XXS.
+pub static IQ2_XS_POINTS: [u64; 512] = points8(&grids::IQ2_XS, IQ2_LEVELS);
+/// Points of IQ2_S, as those of IQ2_XXS.
+pub static IQ2_S_POINTS: [u64; 1024] = points8(&grids::IQ2_S, IQ2_LEVELS);
+/// Points of IQ3_XXS: a byte for each of four magnitudes.
+pub static IQ3_XXS_POINTS: [u32; 256] = points4(&grids::IQ3_XXS, [4, 12, 20, 28, 36, 44, 52, 62]);
+/// Points of IQ3_S: a byte for each of four magnitudes.
+pub static IQ3_S_POINTS: [u32; 512] = points4(&grids::IQ3_S, [1, 3, 5, 7, 9, 11, 13, 15]);
+/// Points of IQ1_S and IQ1_M: a byte for each of eight coordinates -1, 0 and 1, as 8 times one more.
+pub static IQ1_POINTS: [u64; 2048] = points8(&grids::IQ1, [0, 8, 16, 24]);
 
 /// Eight signs from seven stored ones: the number of minuses is even.
 #[inline]
@@ -18,38 +57,34 @@ fn even_signs(seven: u32) -> u8 {
     seven | ((seven.count_ones() & 1) as u8) << 7
 }
 
-/// `value`, negated when bit `i` of `signs` is set.
+/// Writes a point of eight magnitudes, negated where a bit of `signs` is set; `out` is `[8]`.
 #[inline]
-fn signed(value: f32, signs: u8, i: usize) -> f32 {
-    if (signs >> i) & 1 == 1 { -value } else { value }
-}
-
-/// Writes a point of eight coordinates; `out` is `[8]`.
-#[inline]
-fn point8(point: u16, signs: u8, scale: f32, out: &mut [f32]) {
-    for (i, value) in out.iter_mut().enumerate() {
-        let level = IQ2_LEVELS[usize::from((point >> (2 * i)) & 3)];
-        *value = signed(scale * level, signs, i);
+fn point(point: u64, signs: u8, out: &mut [i8]) {
+    for (i, (value, level)) in out.iter_mut().zip(point.to_le_bytes()).enumerate() {
+        let level = level as i8;
+        *value = if (signs >> i) & 1 == 1 { -level } else { level };
     }
 }
 
-/// Writes two points of four coordinates; `out` is `[8]`.
+/// Two points of four as one of eight.
 #[inline]
-fn points4(points: [u16; 2], levels: &[f32; 8], signs: u8, scale: f32, out: &mut [f32]) {
-    for (i, value) in out.iter_mut().enumerate() {
-        let level = levels[usize::from((points[i / 4] >> (4 * (i % 4))) & 7)];
-        *value = signed(scale * level, signs, i);
+fn pair([first, second]: [u32; 2]) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}
+
+/// Writes a point of IQ1 times eight: eight times a coordinate, and one more or (`minus`) less; `out` is `[8]`.
+#[inline]
+fn point1(index: usize, minus: bool, out: &mut [i8]) {
+    let delta = if minus { -1 } else { 1 };
+    for (value, level) in out.iter_mut().zip(IQ1_POINTS[index].to_le_bytes()) {
+        *value = level as i8 - 8 + delta;
     }
 }
 
-/// Writes a point of IQ1; `out` is `[8]`.
+/// The scale of a group by its code.
 #[inline]
-fn point1(index: usize, delta: f32, scale: f32, out: &mut [f32]) {
-    let point = grids::IQ1[index];
-    for (i, value) in out.iter_mut().enumerate() {
-        let coordinate = f32::from(((point >> (2 * i)) & 3) as i8 - 1);
-        *value = scale * (coordinate + delta);
-    }
+fn odd(code: u32) -> u8 {
+    2 * code as u8 + 1
 }
 
 /// Nibble `i`: the low one of byte `i / 2` first.
@@ -75,16 +110,25 @@ impl Block for BlockIQ2XXS {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (values, [a, b, c, e, rest @ ..]) in out.chunks_exact_mut(32).zip(self.qs) {
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ2XXS {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32() * 0.125);
+        let groups = whole.scales.chunks_exact_mut(2);
+        for ((values, scales), [a, b, c, e, rest @ ..]) in
+            whole.values.chunks_exact_mut(32).zip(groups).zip(self.qs)
+        {
             let rest = u32::from_le_bytes(rest);
-            let scale = d * (0.5 + (rest >> 28) as f32) * 0.25;
+            scales.fill(odd(rest >> 28));
             for (k, (values, index)) in values.chunks_exact_mut(8).zip([a, b, c, e]).enumerate() {
-                let point = grids::IQ2_XXS[usize::from(index)];
-                point8(point, even_signs(rest >> (7 * k)), scale, values);
+                let signs = even_signs(rest >> (7 * k));
+                point(IQ2_XXS_POINTS[usize::from(index)], signs, values);
             }
         }
+        whole
     }
 }
 
@@ -105,14 +149,20 @@ impl Block for BlockIQ2XS {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
-            let scale = d * (0.5 + f32::from(nibble(&self.scales, k / 2))) * 0.25;
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ2XS {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32() * 0.125);
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
+            whole.scales[k / 2] = odd(nibble(&self.scales, k / 2).into());
             let code = u16::from_le_bytes(self.qs[k]);
-            let point = grids::IQ2_XS[usize::from(code & 511)];
-            point8(point, even_signs(u32::from(code >> 9)), scale, values);
+            let signs = even_signs(u32::from(code >> 9));
+            point(IQ2_XS_POINTS[usize::from(code & 511)], signs, values);
         }
+        whole
     }
 }
 
@@ -137,14 +187,20 @@ impl Block for BlockIQ2S {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
-            let scale = d * (0.5 + f32::from(nibble(&self.scales, k / 2))) * 0.25;
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ2S {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32() * 0.125);
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
+            whole.scales[k / 2] = odd(nibble(&self.scales, k / 2).into());
             let high = usize::from((self.qh[k / 4] >> (2 * (k % 4))) & 3);
-            let point = grids::IQ2_S[usize::from(self.qs[k]) | high << 8];
-            point8(point, self.signs[k], scale, values);
+            let index = usize::from(self.qs[k]) | high << 8;
+            point(IQ2_S_POINTS[index], self.signs[k], values);
         }
+        whole
     }
 }
 
@@ -165,15 +221,20 @@ impl Block for BlockIQ3XXS {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ3XXS {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32() * 0.25);
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
             let rest = u32::from_le_bytes(self.signs[k / 4]);
-            let scale = d * (0.5 + (rest >> 28) as f32) * 0.5;
-            let points = [0, 1].map(|i| grids::IQ3_XXS[usize::from(self.qs[2 * k + i])]);
-            let signs = even_signs(rest >> (7 * (k % 4)));
-            points4(points, &IQ3_XXS_LEVELS, signs, scale, values);
+            whole.scales[k / 2] = odd(rest >> 28);
+            let points = [0, 1].map(|i| IQ3_XXS_POINTS[usize::from(self.qs[2 * k + i])]);
+            point(pair(points), even_signs(rest >> (7 * (k % 4))), values);
         }
+        whole
     }
 }
 
@@ -198,16 +259,22 @@ impl Block for BlockIQ3S {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
-            let scale = d * f32::from(1 + 2 * nibble(&self.scales, k / 4));
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ3S {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32());
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
+            whole.scales[k / 2] = odd(nibble(&self.scales, k / 4).into());
             let points = [2 * k, 2 * k + 1].map(|i| {
                 let ninth = usize::from((self.qh[i / 8] >> (i % 8)) & 1);
-                grids::IQ3_S[usize::from(self.qs[i]) | ninth << 8]
+                IQ3_S_POINTS[usize::from(self.qs[i]) | ninth << 8]
             });
-            points4(points, &IQ3_S_LEVELS, self.signs[k], scale, values);
+            point(pair(points), self.signs[k], values);
         }
+        whole
     }
 }
 
@@ -228,15 +295,21 @@ impl Block for BlockIQ1S {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d.to_f32();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ1S {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d.to_f32() * 0.125);
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
             let group = u16::from_le_bytes(self.qh[k / 4]);
-            let scale = d * f32::from(2 * ((group >> 12) & 7) + 1);
-            let delta = signed(IQ1_DELTA, (group >> 15) as u8, 0);
+            whole.scales[k / 2] = odd(u32::from(group >> 12) & 7);
             let high = usize::from((group >> (3 * (k % 4))) & 7);
-            point1(usize::from(self.qs[k]) | high << 8, delta, scale, values);
+            let index = usize::from(self.qs[k]) | high << 8;
+            point1(index, group >> 15 == 1, values);
         }
+        whole
     }
 }
 
@@ -269,16 +342,21 @@ impl Block for BlockIQ1M {
     const ELEMS: usize = 256;
 
     fn dequantize(&self, out: &mut [f32]) {
-        assert_eq!(out.len(), Self::ELEMS);
-        let d = self.d();
-        for (k, values) in out.chunks_exact_mut(8).enumerate() {
+        self.whole().write(out);
+    }
+}
+
+impl WholeBlock for BlockIQ1M {
+    fn whole(&self) -> WholeNumbers {
+        let mut whole = WholeNumbers::new(self.d() * 0.125);
+        for (k, values) in whole.values.chunks_exact_mut(8).enumerate() {
             let group = k / 2;
-            let scale = (u16::from_le_bytes(self.scales[group / 4]) >> (3 * (group % 4))) & 7;
-            let scale = d * f32::from(2 * scale + 1);
+            let scale = u16::from_le_bytes(self.scales[group / 4]) >> (3 * (group % 4));
+            whole.scales[group] = odd(u32::from(scale) & 7);
             let code = nibble(&self.qh, k);
-            let delta = signed(IQ1_DELTA, code >> 3, 0);
-            let high = usize::from(code & 7);
-            point1(usize::from(self.qs[k]) | high << 8, delta, scale, values);
+            let index = usize::from(self.qs[k]) | usize::from(code & 7) << 8;
+            point1(index, code >> 3 == 1, values);
         }
+        whole
     }
 }

@@ -7,16 +7,19 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::{Operand, Tile};
+use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::{Group32, Group256};
 use std::arch::x86_64::*;
 
 mod blocks256;
 mod blocks32;
 mod floats;
+mod points;
 
-use blocks32::{Iq4Nl, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
-use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Weights256};
+use blocks32::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
+use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1, Tq2, Weights256};
 use floats::{Bf16, F16, F32, WeightsFloat};
+use points::Lattice;
 
 /// Sum of eight partial sums, always in the same order.
 #[inline]
@@ -88,12 +91,22 @@ matmul!(matmul_q2_k_avx2, product256, Q2K, Int256);
 matmul!(matmul_q3_k_avx2, product256, Q3K, Int256);
 matmul!(matmul_iq4_nl_avx2, product32, Iq4Nl, Int32);
 matmul!(matmul_iq4_xs_avx2, product256, Iq4Xs, Int256);
+matmul!(matmul_mxfp4_avx2, product32, Mxfp4, Int32);
+matmul!(matmul_tq1_0_avx2, product256, Tq1, Int256);
+matmul!(matmul_tq2_0_avx2, product256, Tq2, Int256);
+matmul!(matmul_iq2_xxs_avx2, product256, Lattice<Iq2Xxs>, Int256);
+matmul!(matmul_iq2_xs_avx2, product256, Lattice<Iq2Xs>, Int256);
+matmul!(matmul_iq2_s_avx2, product256, Lattice<Iq2S>, Int256);
+matmul!(matmul_iq3_xxs_avx2, product256, Lattice<Iq3Xxs>, Int256);
+matmul!(matmul_iq3_s_avx2, product256, Lattice<Iq3S>, Int256);
+matmul!(matmul_iq1_s_avx2, product256, Lattice<Iq1S>, Int256);
+matmul!(matmul_iq1_m_avx2, product256, Lattice<Iq1M>, Int256);
 
-/// Per lane of 32 bits: `factor` times the sum of four products of unsigned bytes, below 64, with signed ones.
+/// Per lane of 32 bits: `factor` times the sum of four products of unsigned bytes, below 128, with signed ones above -128.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn dot_unsigned(w: __m256i, x: __m256i, factor: i16) -> __m256i {
-    // A pair's sum is at most 2 * 63 * 127: it fits 16 bits.
+    // A pair's sum is at most 2 * 127 * 127: it fits 16 bits.
     _mm256_madd_epi16(_mm256_maddubs_epi16(w, x), _mm256_set1_epi16(factor))
 }
 

@@ -2,6 +2,8 @@
 
 mod avx2;
 mod avx512;
+mod points;
+mod ternary;
 
 pub(super) use avx2::*;
 pub(super) use avx512::*;

@@ -1,5 +1,6 @@
 //! Types with blocks of 256.
 
+use super::super::ternary;
 use super::blocks32::iq4_levels;
 use backplane_weights::blocks::{BlockIQ4XS, BlockQ3K};
 use std::arch::x86_64::*;
@@ -16,11 +17,30 @@ pub(super) struct Head {
     scales: [f32; 16],
 }
 
+impl Head {
+    /// A head of these numbers; the scales as the minima.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    pub(super) fn new(d: f32, dmin: f32, minima: [__m256; 2], scales: [__m256; 2]) -> Self {
+        let mut sixteen = [0f32; 16];
+        for (part, scales) in sixteen.chunks_exact_mut(8).zip(scales) {
+            // SAFETY: a part is eight floats.
+            unsafe { _mm256_storeu_ps(part.as_mut_ptr(), scales) };
+        }
+        Head {
+            d,
+            dmin,
+            minima,
+            scales: sixteen,
+        }
+    }
+}
+
 /// A storage type with blocks of 256.
 pub(super) trait Weights256 {
     /// Bytes of a block.
     const BYTES: usize;
-    /// Whether the bytes unpacked are signed, above -128; else they are below 64.
+    /// Whether the bytes unpacked are signed, above -128; else they are below 128.
     const SIGNED: bool = false;
 
     /// Reads a block's scales.
@@ -42,6 +62,8 @@ pub(super) struct Q6K;
 pub(super) struct Q2K;
 pub(super) struct Q3K;
 pub(super) struct Iq4Xs;
+pub(super) struct Tq1;
+pub(super) struct Tq2;
 
 /// A half-precision number.
 ///
@@ -51,7 +73,13 @@ pub(super) struct Iq4Xs;
 #[target_feature(enable = "avx2,f16c")]
 unsafe fn half(p: *const u8) -> f32 {
     // SAFETY: the caller's promise.
-    let bits = unsafe { p.cast::<u16>().read_unaligned() };
+    half_of(unsafe { p.cast::<u16>().read_unaligned() })
+}
+
+/// A half-precision number by its bits.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) fn half_of(bits: u16) -> f32 {
     _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
 }
 
@@ -75,17 +103,7 @@ unsafe fn six_bit_head(p: *const u8) -> Head {
     };
     let scales = u64::from(a & SIX) | u64::from((c & LOW) | ((a >> 6) & TWO) << 4) << 32;
     let minima = u64::from(b & SIX) | u64::from(((c >> 4) & LOW) | ((b >> 6) & TWO) << 4) << 32;
-    let (mut both, minima) = ([0f32; 16], twice(minima));
-    for (part, scales) in both.chunks_exact_mut(8).zip(twice(scales)) {
-        // SAFETY: a part is eight floats.
-        unsafe { _mm256_storeu_ps(part.as_mut_ptr(), scales) };
-    }
-    Head {
-        d,
-        dmin,
-        minima,
-        scales: both,
-    }
+    Head::new(d, dmin, twice(minima), twice(scales))
 }
 
 /// Eight bytes as numbers, each in two lanes.
@@ -104,7 +122,7 @@ fn twice(bytes: u64) -> [__m256; 2] {
 /// The two scales of 32 elements, each in four lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn pair_of_scales(head: &Head, part: usize) -> __m256 {
+pub(super) fn pair_of_scales(head: &Head, part: usize) -> __m256 {
     _mm256_set_m128(
         _mm_set1_ps(head.scales[2 * part + 1]),
         _mm_set1_ps(head.scales[2 * part]),
@@ -337,5 +355,59 @@ impl Weights256 for Iq4Xs {
         let codes = _mm256_set_m128i(_mm_srli_epi16::<4>(both), both);
         let codes = _mm256_and_si256(codes, _mm256_set1_epi8(15));
         (iq4_levels(codes), pair_of_scales(head, part))
+    }
+}
+
+/// The head of a type of -1, 0 and 1, stored as one more, with its scale at `p`.
+///
+/// # Safety
+/// It lies there.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+unsafe fn ternary_head(p: *const u8) -> Head {
+    // SAFETY: the caller's promise.
+    let d = unsafe { half(p) };
+    Head {
+        d,
+        dmin: d,
+        minima: [_mm256_set1_ps(1.0); 2],
+        scales: [1.0; 16],
+    }
+}
+
+impl Weights256 for Tq1 {
+    const BYTES: usize = 54;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 52 bytes of digits, then the scale.
+        unsafe { ternary_head(p.add(52)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, _: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the block begins with its digits.
+        (unsafe { ternary::digits(p, part) }, _mm256_set1_ps(1.0))
+    }
+}
+
+impl Weights256 for Tq2 {
+    const BYTES: usize = 66;
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 64 bytes of pairs of bits, then the scale.
+        unsafe { ternary_head(p.add(64)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, _: &Head, part: usize) -> (__m256i, __m256) {
+        // SAFETY: the pairs of bits are 64 bytes, 32 for each half of the block.
+        let q = unsafe { two_bits(p.add(part / 4 * 32), part % 4) };
+        (q, _mm256_set1_ps(1.0))
     }
 }

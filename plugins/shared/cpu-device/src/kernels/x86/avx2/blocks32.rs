@@ -1,6 +1,6 @@
 //! Types with blocks of 32, two blocks at a time.
 
-use backplane_weights::blocks::IQ4_LEVELS;
+use backplane_weights::blocks::{BlockMxfp4, E2M1_DOUBLED, IQ4_LEVELS};
 use std::arch::x86_64::*;
 
 /// Two blocks of one row, in the order of half a [`crate::activations::Group32`].
@@ -37,6 +37,7 @@ pub(super) struct Q4_1;
 pub(super) struct Q5_0;
 pub(super) struct Q5_1;
 pub(super) struct Iq4Nl;
+pub(super) struct Mxfp4;
 
 /// Two 16-byte pieces, `step` bytes apart.
 ///
@@ -208,8 +209,15 @@ impl Weights32 for Q5_1 {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn iq4_levels(codes: __m256i) -> __m256i {
+    listed(&IQ4_LEVELS, codes)
+}
+
+/// What codes stand for by a list of sixteen.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn listed(levels: &[i8; 16], codes: __m256i) -> __m256i {
     // SAFETY: a list of 16 bytes.
-    let levels = unsafe { _mm_loadu_si128(IQ4_LEVELS.as_ptr().cast()) };
+    let levels = unsafe { _mm_loadu_si128(levels.as_ptr().cast()) };
     _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), codes)
 }
 
@@ -227,6 +235,29 @@ impl Weights32 for Iq4Nl {
         Unpacked {
             low: iq4_levels(low),
             high: iq4_levels(high),
+            d,
+            m: _mm256_setzero_ps(),
+        }
+    }
+}
+
+impl Weights32 for Mxfp4 {
+    const BYTES: usize = 17;
+    const SIGNED: bool = true;
+    const OFFSET: Option<f32> = Some(0.0);
+
+    #[inline]
+    #[target_feature(enable = "avx2,fma,f16c")]
+    unsafe fn unpack(p: *const u8) -> Unpacked {
+        // SAFETY: two blocks lie at `p`, each an exponent of a byte and 16 bytes of nibbles.
+        let (qs, d) = unsafe {
+            let scale = |i: usize| _mm_set1_ps(BlockMxfp4::half_scale_of(p.add(17 * i).read()));
+            (pieces(p.add(1), 17), _mm256_set_m128(scale(1), scale(0)))
+        };
+        let (low, high) = nibbles(qs);
+        Unpacked {
+            low: listed(&E2M1_DOUBLED, low),
+            high: listed(&E2M1_DOUBLED, high),
             d,
             m: _mm256_setzero_ps(),
         }

@@ -1,5 +1,6 @@
 //! Types with blocks of 256.
 
+use super::super::ternary;
 use super::blocks32::iq4_levels_and_128;
 use backplane_weights::blocks::{BlockIQ4XS, BlockQ3K};
 use std::arch::x86_64::*;
@@ -13,7 +14,7 @@ pub(super) struct Head {
     /// Per 16 elements: the minimum (a whole number).
     pub(super) minima: __m512,
     /// Scales of the groups (whole numbers); see each type's `part` for their places.
-    scales: __m512,
+    pub(super) scales: __m512,
 }
 
 /// A storage type with blocks of 256.
@@ -40,6 +41,8 @@ pub(super) struct Q6K;
 pub(super) struct Q2K;
 pub(super) struct Q3K;
 pub(super) struct Iq4Xs;
+pub(super) struct Tq1;
+pub(super) struct Tq2;
 
 /// A half-precision number in every lane.
 ///
@@ -49,7 +52,13 @@ pub(super) struct Iq4Xs;
 #[target_feature(enable = "avx512f,avx512vl,avx2,f16c")]
 unsafe fn half(p: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
-    let bits = unsafe { p.cast::<u16>().read_unaligned() };
+    half_of(unsafe { p.cast::<u16>().read_unaligned() })
+}
+
+/// A half-precision number in every lane, by its bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx2,f16c")]
+pub(super) fn half_of(bits: u16) -> __m512 {
     _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
 }
 
@@ -100,7 +109,7 @@ fn pair_of_scales(scales: __m512, part: usize) -> __m512 {
 /// The scales of groups `4 part .. 4 part + 4`, each in four lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn four_scales(scales: __m512, part: usize) -> __m512 {
+pub(super) fn four_scales(scales: __m512, part: usize) -> __m512 {
     let four = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     let four = _mm512_add_epi32(four, _mm512_set1_epi32(4 * part as i32));
     _mm512_permutexvar_ps(four, scales)
@@ -337,5 +346,67 @@ impl Weights256 for Iq4Xs {
         let codes = _mm512_srlv_epi64(both, _mm512_set_epi64(4, 4, 0, 0, 4, 4, 0, 0));
         let codes = _mm512_and_si512(codes, _mm512_set1_epi8(15));
         (iq4_levels_and_128(codes), pair_of_scales(head.scales, part))
+    }
+}
+
+/// The head of a type of -1, 0 and 1, stored as one more, with its scale at `p`.
+///
+/// # Safety
+/// It lies there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vl,avx2,f16c")]
+unsafe fn ternary_head(p: *const u8) -> Head {
+    // SAFETY: the caller's promise.
+    let d = unsafe { half(p) };
+    let one = _mm512_set1_ps(1.0);
+    Head {
+        d,
+        dmin: d,
+        minima: one,
+        scales: one,
+    }
+}
+
+impl Weights256 for Tq1 {
+    const BYTES: usize = 54;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 52 bytes of digits, then the scale.
+        unsafe { ternary_head(p.add(52)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
+        // SAFETY: the block begins with its digits.
+        let (first, second) = unsafe {
+            (
+                ternary::digits(p, 2 * part),
+                ternary::digits(p, 2 * part + 1),
+            )
+        };
+        let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first), second);
+        (both, head.scales)
+    }
+}
+
+impl Weights256 for Tq2 {
+    const BYTES: usize = 66;
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn head(p: *const u8) -> Head {
+        // SAFETY: 64 bytes of pairs of bits, then the scale.
+        unsafe { ternary_head(p.add(64)) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
+        // SAFETY: the pairs of bits are 64 bytes, 32 for each half of the block.
+        let q = unsafe { two_bits(p.add(part / 2 * 32), part % 2) };
+        (q, head.scales)
     }
 }

@@ -1,6 +1,6 @@
 //! Types with blocks of 32, four blocks at a time.
 
-use backplane_weights::blocks::IQ4_LEVELS;
+use backplane_weights::blocks::{BlockMxfp4, E2M1_DOUBLED, IQ4_LEVELS};
 use std::arch::x86_64::*;
 
 /// Four blocks of one row, in the order of [`crate::activations::Group32`].
@@ -32,7 +32,7 @@ pub(super) trait Weights32 {
     /// Four blocks lie at `p`, and the processor has AVX-512 F, BW, DQ, VL.
     unsafe fn unpack(p: *const u8) -> Unpacked;
 
-    /// Unpacks `blocks` blocks (1 to 3), with zeros (scales included) for the rest.
+    /// Unpacks `blocks` blocks (1 to 3), with zeros for the rest.
     ///
     /// # Safety
     /// That many blocks lie at `p`, and the processor has AVX-512 F, BW, DQ, VL.
@@ -55,6 +55,7 @@ pub(super) struct Q4_1;
 pub(super) struct Q5_0;
 pub(super) struct Q5_1;
 pub(super) struct Iq4Nl;
+pub(super) struct Mxfp4;
 
 /// Four 16-byte pieces, `step` bytes apart.
 ///
@@ -355,6 +356,34 @@ impl Weights32 for Iq4Nl {
             low: iq4_levels_and_128(low),
             high: iq4_levels_and_128(high),
             d,
+            m: _mm512_setzero_ps(),
+        }
+    }
+}
+
+impl Weights32 for Mxfp4 {
+    const BYTES: usize = 17;
+    const OFFSET: Option<f32> = Some(128.0);
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn unpack(p: *const u8) -> Unpacked {
+        // SAFETY: four blocks lie at `p`, each an exponent of a byte and 16 bytes of nibbles; a list of 16 bytes.
+        let (qs, scales, levels) = unsafe {
+            let scale = |i: usize| BlockMxfp4::half_scale_of(p.add(17 * i).read());
+            (
+                pieces(p.add(1), 17),
+                _mm_set_ps(scale(3), scale(2), scale(1), scale(0)),
+                _mm_loadu_si128(E2M1_DOUBLED.as_ptr().cast()),
+            )
+        };
+        let levels = _mm_xor_si128(levels, _mm_set1_epi8(-128));
+        let levels = _mm512_broadcast_i32x4(levels);
+        let (low, high) = nibbles(qs);
+        Unpacked {
+            low: _mm512_shuffle_epi8(levels, low),
+            high: _mm512_shuffle_epi8(levels, high),
+            d: _mm512_permutexvar_ps(four_times(), _mm512_castps128_ps512(scales)),
             m: _mm512_setzero_ps(),
         }
     }
