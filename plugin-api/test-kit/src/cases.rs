@@ -1,6 +1,7 @@
 //! The table of cases.
 
 mod backend;
+mod capability;
 mod control;
 mod failure;
 mod text;
@@ -56,4 +57,15 @@ table! {
     failure::context_bounds: "generation ends when the context is full",
     failure::closed_twice: "close may be called twice; calls after it err as closed",
     failure::close_ends_generations: "close ends a running generation, which errs as closed",
+    capability::embeds: "embeddings are finite, of one width, the same twice, and poolings differ",
+    capability::embeddings_normalise: "a normalised embedding has length 1 and the plain one's direction",
+    capability::embed_keeps_errors_apart: "a bad or empty input among good ones fails alone",
+    capability::scores: "log probabilities of given tokens, of what came before alone, as classify has them",
+    capability::attends: "queries and keys have the shapes told, and don't depend on what comes later",
+    capability::checks: "a check gives the same findings twice and names a missing file",
+    capability::converts: "a conversion is as told, can be read, and replaces no file",
+    capability::convert_leaves_nothing: "a conversion that is refused or stopped leaves no file",
+    capability::capability_fields_refused: "a field that is not known is refused by name, in every capability",
+    capability::capabilities_cancelled: "stop at the first progress cancels, in every capability",
+    capability::capabilities_closed: "the capabilities of a closed model err as closed",
 }

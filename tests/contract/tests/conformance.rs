@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used)] // Here an unwrap is an assertion.
 
+#[path = "conformance/capabilities.rs"]
+mod capabilities;
+
 use backplane::loader::{LoadRequest, TracingServices, open};
 use backplane_contract_tests::module_path;
 use backplane_echo_engine::EchoBackend;
@@ -113,6 +116,27 @@ enum Flaw {
     WorksAfterClose,
     IgnoresClose,
     Hangs,
+    HidesProgress,
+    WrongProgress,
+    IgnoresPooling,
+    NeverNormalises,
+    EmbedFailsTogether,
+    EmbedsAllAlike,
+    EmbedsNan,
+    ScoresTheFirst,
+    ScoresLookAhead,
+    OtherScores,
+    AttentionIgnoresLayers,
+    KeysCut,
+    KeysTransposed,
+    KeysLookAhead,
+    ChecksAnything,
+    ForgetfulCheck,
+    ConvertsToAnyType,
+    ConvertOverwrites,
+    ConvertLeavesFiles,
+    ConvertMiscounts,
+    ConvertWritesRubbish,
 }
 
 use Flaw::*;
@@ -162,6 +186,36 @@ const FLAWS: &[(Flaw, &str)] = &[
     (WorksAfterClose, "closed_twice"),
     (IgnoresClose, "close_ends_generations"),
     (Hangs, "generates"),
+    (IgnoresPooling, "embeds"),
+    (EmbedsAllAlike, "embeds"),
+    (EmbedsNan, "embeds"),
+    (HidesProgress, "embeds"),
+    (NeverNormalises, "embeddings_normalise"),
+    (EmbedFailsTogether, "embed_keeps_errors_apart"),
+    (ScoresTheFirst, "scores"),
+    (ScoresLookAhead, "scores"),
+    (PositiveLogprobs, "scores"),
+    (OtherScores, "scores"),
+    (WrongProgress, "scores"),
+    (AttentionIgnoresLayers, "attends"),
+    (KeysCut, "attends"),
+    (KeysTransposed, "attends"),
+    (KeysLookAhead, "attends"),
+    (HidesProgress, "attends"),
+    (ChecksAnything, "checks"),
+    (ForgetfulCheck, "checks"),
+    (HidesProgress, "checks"),
+    (ConvertOverwrites, "converts"),
+    (ConvertMiscounts, "converts"),
+    (ConvertWritesRubbish, "converts"),
+    (HidesProgress, "converts"),
+    (ConvertsToAnyType, "convert_leaves_nothing"),
+    (ConvertLeavesFiles, "convert_leaves_nothing"),
+    (IgnoresCancel, "convert_leaves_nothing"),
+    (IgnoresExtra, "capability_fields_refused"),
+    (IgnoresCancel, "capabilities_cancelled"),
+    (HidesProgress, "capabilities_cancelled"),
+    (WorksAfterClose, "capabilities_closed"),
 ];
 
 struct Wrong {
@@ -241,7 +295,7 @@ impl Backend for Wrong {
         if self.flaw == HasEveryCapability {
             Some(AnyCapability::new(1_u8))
         } else {
-            self.right.capability(name)
+            capabilities::of_backend(&self.right, self.flaw, name)
         }
     }
 }
@@ -492,7 +546,7 @@ impl TextModel for WrongModel {
     }
 
     fn capability(&self, name: &str) -> Option<AnyCapability> {
-        self.right.capability(name)
+        capabilities::of_model(&*self.right, self.flaw, name)
     }
 }
 
