@@ -109,13 +109,13 @@ pub(super) fn expert(
     out: &mut [f32],
 ) {
     let (inner, width) = (matrices.gate.rows.len(), matrices.down.rows.len());
-    let columns = x.len() / weights.len();
     let rows: Vec<usize> = (0..weights.len())
         .filter(|row| weights[*row] != 0.0)
         .collect();
     if rows.is_empty() {
         return;
     }
+    let columns = x.len() / weights.len();
     let gathered: Vec<f32> = rows
         .iter()
         .flat_map(|row| &x[row * columns..][..columns])

@@ -1,5 +1,8 @@
 //! Each operation against numbers worked out by hand, the cache pool, and the checks of steps.
 
+mod caches;
+mod experts;
+
 use super::cache::Pool;
 use super::{Interpreter, ops};
 use crate::program::{Activation, CacheId, CacheSpec, CachedValues, Rope, RopeStyle};
@@ -321,6 +324,26 @@ fn gated_activates_one_side() {
 }
 
 #[test]
+fn heads_are_cut_joined_and_multiplied_one_by_one() {
+    let x = [
+        1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0,
+    ]; // [2 rows, 2 heads, 3]
+    let mut ends = [0.0; 8];
+    ops::head_slice(&x, 3, 1..3, &mut ends);
+    assert_eq!(ends, [2.0, 3.0, 5.0, 6.0, 8.0, 9.0, 11.0, 12.0]);
+    let mut joined = [0.0; 12];
+    ops::head_concat(&ends, &[-1.0, -2.0, -3.0, -4.0], 2, 1, &mut joined);
+    assert_eq!(joined[..6], [2.0, 3.0, -1.0, 5.0, 6.0, -2.0]);
+    assert_eq!(joined[6..], [8.0, 9.0, -3.0, 11.0, 12.0, -4.0]);
+    // The first head's sum, twice its last element; the second head's first element, its last one.
+    let matrices = [1.0, 1.0, 1.0, 0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0];
+    let weights = weights(&[("w", &[2, 2, 3], &matrices)]);
+    let mut out = [0.0; 8];
+    ops::head_linear(&x, &weights.tensor("w").unwrap(), &mut out);
+    assert_eq!(out, [6.0, 6.0, 4.0, 6.0, 24.0, 18.0, 10.0, 12.0]);
+}
+
+#[test]
 fn elementwise_operations() {
     let mut out = [0.0; 2];
     ops::add(&[1.0, 2.0], &[10.0, -2.0], &mut out);
@@ -406,6 +429,22 @@ fn compile(page_size: usize, pages: usize) -> Box<dyn Executable> {
         cache_type: CacheType::F32,
     };
     Interpreter.compile(&program, &weights, limits).unwrap()
+}
+
+fn compile_with(
+    program: &Program,
+    weights: &Weights,
+    cache_type: CacheType,
+) -> Result<Box<dyn Executable>, DeviceError> {
+    let limits = Limits {
+        max_step_tokens: 8,
+        max_wanted: 8,
+        page_size: 4,
+        pages: 2,
+        threads: 1,
+        cache_type,
+    };
+    Interpreter.compile(program, weights, limits)
 }
 
 fn run(executable: &mut dyn Executable, tokens: &[u32], past: usize, pages: &[u32]) -> Vec<f32> {
