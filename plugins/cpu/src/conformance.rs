@@ -22,11 +22,19 @@ fn check(model: &Path) {
     assert!(report.passed(), "{report}");
 }
 
+pub(crate) fn fixtures() -> PathBuf {
+    std::env::var_os("BACKPLANE_FIXTURES")
+        .map_or_else(|| root().join("../shared/fixtures"), PathBuf::from)
+}
+
 #[test]
 fn a_small_model_conforms() {
-    let fixtures = std::env::var_os("BACKPLANE_FIXTURES")
-        .map_or_else(|| root().join("../shared/fixtures"), PathBuf::from);
-    check(&fixtures.join("tiny/llama3-gqa/model-f32.gguf"));
+    check(&fixtures().join("tiny/llama3-gqa/model-f32.gguf"));
+}
+
+#[test]
+fn a_small_directory_conforms() {
+    check(&fixtures().join("tiny/llama3-gqa"));
 }
 
 #[test]

@@ -6,6 +6,10 @@
 //! |---|---|
 //! | `threads` | threads of a model for which the caller names none, 1 to 1024; by default one for each core |
 //! | `isa` | which kernels: `auto` (the default), `scalar`, `avx2` or `avx512` |
+//! | `cache_type` | how keys and values are kept: `f32` (the default), `f16` or `q8_0` |
+//! | `quantize` | a type that matrices are quantised to while a model is loaded, such as `q8_0`; by default `none` |
+//!
+//! The last two are options of a load too, which come before the manifest's.
 //!
 //! Anything else makes the backend report itself as misconfigured.
 
@@ -19,7 +23,7 @@ use backplane_plugin_api::export_plugin;
 use backplane_plugin_api::sdk::{Context, Result};
 use backplane_plugin_api::types::{Error, ErrorCode, LoadOptions, Verdict, VerdictState};
 use backplane_program::Device;
-use backplane_text_engine::TextBackend;
+use backplane_text_engine::{LoadExtras, TextBackend};
 use options::Options;
 use std::sync::Arc;
 
@@ -38,6 +42,11 @@ fn backend(context: Context) -> Result<TextBackend> {
             let device: Arc<dyn Device> = Arc::new(device(for_loads.as_ref(), load.threads)?);
             Ok(device)
         },
+    )
+    .with_defaults(
+        options
+            .as_ref()
+            .map_or_else(|_| LoadExtras::default(), |it| it.load),
     )
     .with_probe(move || probe(options.as_ref()))
     .with_devices(|| Ok(vec![machine::device()])))
@@ -115,6 +124,32 @@ mod tests {
         );
     }
 
+    fn small() -> std::path::PathBuf {
+        crate::conformance::fixtures().join("tiny/llama-256-quant/model-f16.gguf")
+    }
+
+    #[test]
+    fn options_of_loads_have_defaults_in_the_manifest() {
+        let backend = with(json!({ "cache_type": "F16", "quantize": "q8_0" }));
+        let details = |extra: serde_json::Value| {
+            let options = LoadOptions {
+                extra: serde_json::from_value(extra).unwrap(),
+                ..LoadOptions::default()
+            };
+            let info = backend.load(&small(), &options).unwrap().info();
+            let of = |name: &str| {
+                let found = info.details.iter().find(|(known, _)| known == name);
+                found.map(|(_, value)| value.clone())
+            };
+            (of("cache"), of("quantized"))
+        };
+        let (cache, quantized) = details(json!({}));
+        assert_eq!(cache.as_deref(), Some("f16"));
+        assert!(quantized.is_some_and(|text| text.contains("Q8_0")));
+        let (cache, quantized) = details(json!({ "cache_type": "q8_0", "quantize": "none" }));
+        assert_eq!((cache.as_deref(), quantized), (Some("q8_0"), None));
+    }
+
     #[test]
     fn wrong_options_are_told() {
         for (options, key) in [
@@ -123,6 +158,10 @@ mod tests {
             (json!({ "threads": "two" }), "threads"),
             (json!({ "isa": "sse9" }), "isa"),
             (json!({ "isa": 3 }), "isa"),
+            (json!({ "cache_type": "f8" }), "cache_type"),
+            (json!({ "cache_type": 8 }), "cache_type"),
+            (json!({ "quantize": "q9_0" }), "quantize"),
+            (json!({ "quantize": true }), "quantize"),
         ] {
             let backend = with(options);
             let verdict = backend.probe();
@@ -138,7 +177,7 @@ mod tests {
             with(json!({ "thread": 2 }))
                 .probe()
                 .message
-                .contains("threads, isa")
+                .contains("threads, isa, cache_type, quantize")
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The plugin's options in the manifest.
 
 use backplane_cpu_device::Isa;
+use backplane_text_engine::LoadExtras;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -14,6 +15,8 @@ pub(crate) struct Options {
     pub(crate) threads: Option<usize>,
     /// `None`: the best that this machine runs.
     pub(crate) isa: Option<Isa>,
+    /// What loads say that don't say otherwise.
+    pub(crate) load: LoadExtras,
 }
 
 impl Options {
@@ -25,6 +28,7 @@ impl Options {
         let mut options = Self {
             threads: None,
             isa: None,
+            load: LoadExtras::default(),
         };
         for (key, value) in table {
             match key.as_str() {
@@ -50,11 +54,16 @@ impl Options {
                         ));
                     }
                 }
-                _ => {
-                    return Err(format!(
-                        "unknown option `{key}`; known options: threads, isa"
-                    ));
-                }
+                _ => match options.load.set(key, value) {
+                    Ok(true) => {}
+                    Ok(false) => {
+                        let known = LoadExtras::NAMES.join(", ");
+                        return Err(format!(
+                            "unknown option `{key}`; known options: threads, isa, {known}"
+                        ));
+                    }
+                    Err(message) => return Err(format!("option `{key}`: {message}")),
+                },
             }
         }
         Ok(options)

@@ -1,14 +1,21 @@
 //! The contract's `Backend` over any device.
 
+use crate::check;
+use crate::convert::Converter;
 use crate::engine::{Config, Engine, device_error};
 use crate::inspect;
 use crate::model::{Model, Parts};
+use crate::open::{Last, Opened};
+use crate::options::LoadExtras;
 use crate::states::States;
+use backplane_plugin_api::AnyCapability;
+use backplane_plugin_api::capability::{CHECK, CONVERT};
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict};
-use backplane_program::{CacheType, Device, Limits, Program};
-use backplane_tokenizer::{ChatTemplate, Tokenizer};
-use backplane_weights::Weights;
+use backplane_program::{Device, Limits, Program};
+use backplane_tokenizer::ChatTemplate;
+use backplane_weights::quantize::requantize;
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,6 +63,8 @@ pub struct TextBackend {
     probe: Box<Probe>,
     devices: Box<Devices>,
     options: EngineOptions,
+    defaults: LoadExtras,
+    last: Last,
 }
 
 impl std::fmt::Debug for TextBackend {
@@ -84,6 +93,8 @@ impl TextBackend {
             probe: Box::new(|| Verdict::available("ready")),
             devices: Box::new(|| Ok(Vec::new())),
             options: EngineOptions::default(),
+            defaults: LoadExtras::default(),
+            last: Last::default(),
         }
     }
 
@@ -111,10 +122,23 @@ impl TextBackend {
         self
     }
 
-    fn check_options(&self, options: &LoadOptions) -> Result<()> {
-        if let Some(name) = options.extra.keys().next() {
-            return Err(Error::unsupported_field(name.clone(), &self.name));
-        }
+    /// With what loads say that don't say otherwise.
+    #[must_use]
+    pub fn with_defaults(mut self, defaults: LoadExtras) -> Self {
+        self.defaults = defaults;
+        self
+    }
+
+    /// Checks what does not depend on the model; gives the options of these engines' own.
+    fn check_options(&self, options: &LoadOptions) -> Result<LoadExtras> {
+        let extras = LoadExtras::read(&options.extra).map_err(|(name, message)| {
+            if message.is_empty() {
+                Error::unsupported_field(name, &self.name)
+            } else {
+                let message = format!("{name}: {message}");
+                Error::invalid_field(name, message)
+            }
+        })?;
         if let Some(threads) = options.threads
             && !(1..=MAX_THREADS).contains(&threads)
         {
@@ -145,7 +169,7 @@ impl TextBackend {
                 return Err(Error::invalid_field("device", message));
             }
         }
-        Ok(())
+        Ok(extras.or(self.defaults))
     }
 
     fn config(&self, options: &LoadOptions, program: &Program) -> Result<Config> {
@@ -208,13 +232,30 @@ impl Backend for TextBackend {
     }
 
     fn inspect(&self, path: &Path) -> Result<Option<ModelInfo>> {
-        inspect::inspect(path)
+        inspect::inspect(path, &self.last)
     }
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn TextModel>> {
-        self.check_options(options)?;
-        let weights = Weights::open(path).map_err(unusable)?;
+        let extras = self.check_options(options)?;
+        let Opened { weights, tokenizer } = self.last.take_or_open(path)?;
+        let tokenizer = tokenizer.map_err(|error| at_path(path, error))?;
         weights.prefetch();
+        let mut info = inspect::describe(&weights)?;
+        let weights = match extras.quantize.flatten() {
+            None => weights,
+            Some(ty) => {
+                let requantized =
+                    requantize(&weights, ty, &mut |_, _, _| ControlFlow::Continue(()))
+                        .map_err(|error| at_path(path, error))?;
+                let memory = requantized.weights.owned_bytes() >> 20;
+                info.details.push((
+                    "quantized".into(),
+                    format!("to {ty}, {memory} MiB in memory"),
+                ));
+                info.warnings.extend(requantized.notes);
+                requantized.weights
+            }
+        };
         let context = options.context.map_or(DEFAULT_CONTEXT, |it| it as usize);
         let mut program = backplane_models::lower_for(&weights, Some(context)).map_err(unusable)?;
         let config = self.config(options, &program)?;
@@ -225,41 +266,30 @@ impl Backend for TextBackend {
             page_size: config.page_size,
             pages: config.pages,
             threads: options.threads.map_or(0, |threads| threads as usize),
-            cache_type: CacheType::F32,
+            cache_type: extras.cache_type.unwrap_or_default(),
         };
         let device = (self.device)(options)?;
-        // Tables of a vocabulary take as long to build as a small model to compile: do both at once.
-        let (tokenizer, executable) = std::thread::scope(|scope| {
-            let tokenizer = scope.spawn(|| Tokenizer::from_metadata(weights.metadata()));
-            let executable = device.compile(&program, &weights, limits);
-            (tokenizer.join(), executable)
-        });
-        let tokenizer = tokenizer
-            .map_err(|_| {
-                Error::new(
-                    ErrorCode::Panicked,
-                    format!("{}: the tokenizer panicked", path.display()),
-                )
-            })?
-            .map_err(|error| at_path(path, error))?;
-        let executable = executable.map_err(|error| {
-            let error = device_error(&error);
-            Error {
-                message: format!("{}: {}", path.display(), error.message),
-                ..error
-            }
-        })?;
+        let executable = device
+            .compile(&program, &weights, limits)
+            .map_err(|error| {
+                let error = device_error(&error);
+                Error {
+                    message: format!("{}: {}", path.display(), error.message),
+                    ..error
+                }
+            })?;
         tracing::info!(
             "{}: {} on {}",
             path.display(),
             executable.describe(),
             device.name()
         );
-        let mut info = inspect::describe(&weights)?;
         info.loaded_context = config.context as u64;
-        info.warnings = tokenizer.warnings().to_vec();
+        info.warnings.extend_from_slice(tokenizer.warnings());
         info.details.push(("device".into(), device.name()));
         info.details.push(("runs".into(), executable.describe()));
+        info.details
+            .push(("cache".into(), limits.cache_type.to_string()));
         let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
             .map_err(|error| at_path(path, error));
         let engine = Engine::start(executable, tokenizer.clone(), config, path.to_owned())?;
@@ -273,6 +303,16 @@ impl Backend for TextBackend {
             states,
         })))
     }
+
+    fn capability(&self, name: &str) -> Option<AnyCapability> {
+        match name {
+            CHECK => Some(AnyCapability::check(Arc::new(check::Checker))),
+            CONVERT => Some(AnyCapability::convert(Arc::new(Converter {
+                backend: self.name.clone(),
+            }))),
+            _ => None,
+        }
+    }
 }
 
 /// The model file can't be used; the message names it.
@@ -281,11 +321,16 @@ pub(crate) fn unusable(error: impl std::fmt::Display) -> Error {
 }
 
 /// As [`unusable`], for errors that may not name the file.
-fn at_path(path: &Path, error: impl std::fmt::Display) -> Error {
+pub(crate) fn at_path(path: &Path, error: impl std::fmt::Display) -> Error {
+    unusable(located(path, error))
+}
+
+/// A line that names the file, where it does not yet.
+pub(crate) fn located(path: &Path, error: impl std::fmt::Display) -> String {
     let (path, message) = (path.display().to_string(), error.to_string());
-    unusable(if message.contains(&path) {
+    if message.contains(&path) {
         message
     } else {
         format!("{path}: {message}")
-    })
+    }
 }

@@ -1,46 +1,86 @@
 //! What a model file is, without reading tensor data.
 
 use crate::backend::unusable;
+use crate::open::{Kind, Last, OpenError, open_model};
 use backplane_models::{ModelError, ModelSummary};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{ModelInfo, TensorSummary};
-use backplane_tokenizer::Tokenizer;
-use backplane_weights::{Metadata, Value, Weights};
+use backplane_weights::{Checkpoint, Format, Metadata, Value, Weights};
 use std::path::Path;
 
-/// `None` for anything that neither is GGUF nor is named like it.
+/// The format of what model hubs have.
+const SAFETENSORS: &str = "safetensors";
+
+/// `None` for anything that neither is a model of a format known here nor is named like one.
 ///
 /// # Errors
-/// The file is GGUF and broken, or is named `.gguf` and is something else: the error says what.
-pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
-    let named = path
-        .extension()
-        .is_some_and(|extension| extension.eq_ignore_ascii_case("gguf"));
-    if !named && !Weights::is_gguf(path) {
+/// It is broken, or is named like a model and is something else: the error says what.
+pub(crate) fn inspect(path: &Path, last: &Last) -> Result<Option<ModelInfo>> {
+    let Some(kind) = Kind::of(path) else {
         return Ok(None);
-    }
-    match Weights::open(path) {
-        Ok(weights) => {
-            let mut info = describe(&weights)?;
-            // A vocabulary that can't be used would only be found by loading: it is told here, since the choice of a
-            // backend rests on it.
-            if info.unsupported.is_none() {
-                info.unsupported = Tokenizer::from_metadata(weights.metadata())
-                    .err()
-                    .map(|error| error.to_string());
-            }
-            Ok(Some(info))
-        }
+    };
+    let opened = match open_model(path) {
+        Ok(opened) => opened,
         // The metadata can still be told when a tensor's storage type is not known.
-        Err(error @ backplane_weights::Error::UnsupportedType { .. }) => {
+        Err(OpenError::Weights(error @ backplane_weights::Error::UnsupportedType { .. }))
+            if kind == Kind::Gguf =>
+        {
             let metadata = Metadata::open(path).map_err(unusable)?;
             let mut info = from_metadata(path, &metadata);
             info.file_bytes = std::fs::metadata(path).map_or(0, |file| file.len());
             info.unsupported = Some(error.to_string());
-            Ok(Some(info))
+            return Ok(Some(info));
         }
-        Err(error) => Err(unusable(error)),
+        Err(OpenError::Hub(error)) => return unknown_family(path, &error).map(Some),
+        Err(error) => return Err(error.into()),
+    };
+    let mut info = describe(&opened.weights)?;
+    // A vocabulary that can't be used would only be found by loading: it is told here, since the choice of a backend rests
+    // on it.
+    if info.unsupported.is_none() {
+        info.unsupported = opened.tokenizer.as_ref().err().cloned();
     }
+    if info.unsupported.is_none() {
+        last.keep(path, opened);
+    }
+    Ok(Some(info))
+}
+
+/// Describes a directory of a family that is not known by its tensors; any other error is one.
+fn unknown_family(path: &Path, error: &ModelError) -> Result<ModelInfo> {
+    let family = match error {
+        ModelError::Key { key, found, .. } if key == "model_type" => found.trim_matches('"'),
+        _ => return Err(unusable(error)),
+    };
+    let checkpoint = Checkpoint::open(path).map_err(unusable)?;
+    let tensors: Vec<TensorSummary> = checkpoint
+        .tensors()
+        .map(|tensor| TensorSummary {
+            name: tensor.name.to_owned(),
+            storage: tensor.dtype.to_string(),
+            shape: tensor.shape.iter().map(|&length| length as u64).collect(),
+            bytes: tensor.data.len() as u64,
+        })
+        .collect();
+    let parameters = |tensor: &TensorSummary| tensor.shape.iter().product::<u64>();
+    Ok(ModelInfo {
+        name: name_of(checkpoint.directory()),
+        path: path.to_owned(),
+        format: SAFETENSORS.into(),
+        architecture: family.to_owned(),
+        quantization: String::new(),
+        parameters: tensors.iter().map(parameters).sum(),
+        file_bytes: tensors.iter().map(|tensor| tensor.bytes).sum(),
+        context_length: 0,
+        loaded_context: 0,
+        vocabulary: 0,
+        chat_template: None,
+        unsupported: Some(error.to_string()),
+        details: Vec::new(),
+        metadata: Vec::new(),
+        tensors,
+        warnings: Vec::new(),
+    })
 }
 
 /// Describes an opened file; one that can't be run has [`ModelInfo::unsupported`] set.
@@ -49,7 +89,15 @@ pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
 /// Its metadata are out of range or contradict themselves.
 pub(crate) fn describe(weights: &Weights) -> Result<ModelInfo> {
     let mut info = from_metadata(weights.path(), weights.metadata());
+    if weights.format() == Format::Safetensors {
+        info.format = SAFETENSORS.into();
+        // The version of the metadata's form in memory is nothing of the file's.
+        info.details.clear();
+        info.warnings.clear();
+    }
     info.file_bytes = weights.file_bytes();
+    info.warnings
+        .extend(backplane_models::hub::notes(weights).map_err(unusable)?);
     info.parameters = weights
         .tensors()
         .map(|tensor| tensor.shape.iter().map(|&n| n as u64).product::<u64>())
@@ -125,12 +173,6 @@ fn fill(info: &mut ModelInfo, summary: &ModelSummary) {
 /// where they matter.
 fn from_metadata(path: &Path, metadata: &Metadata) -> ModelInfo {
     let text = |key: &str| metadata.str(key).ok().flatten().map(str::to_owned);
-    let file_name = || {
-        path.file_stem().map_or_else(
-            || path.display().to_string(),
-            |name| name.to_string_lossy().into(),
-        )
-    };
     let architecture = text("general.architecture").unwrap_or_default();
     let number = |key: &str| metadata.u64(key).ok().flatten().unwrap_or(0);
     let mut warnings = Vec::new();
@@ -142,7 +184,7 @@ fn from_metadata(path: &Path, metadata: &Metadata) -> ModelInfo {
     ModelInfo {
         name: text("general.name")
             .filter(|name| !name.is_empty())
-            .unwrap_or_else(file_name),
+            .unwrap_or_else(|| name_of(path)),
         path: path.to_owned(),
         format: "gguf".into(),
         quantization: String::new(),
@@ -165,4 +207,11 @@ fn from_metadata(path: &Path, metadata: &Metadata) -> ModelInfo {
         warnings,
         architecture,
     }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_stem().map_or_else(
+        || path.display().to_string(),
+        |name| name.to_string_lossy().into(),
+    )
 }

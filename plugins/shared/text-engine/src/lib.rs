@@ -50,10 +50,14 @@
 
 mod backend;
 mod capabilities;
+mod check;
+mod convert;
 mod counters;
 mod engine;
 mod inspect;
 mod model;
+mod open;
+mod options;
 mod pages;
 mod request;
 pub mod sampling;
@@ -61,3 +65,4 @@ mod states;
 pub mod stream;
 
 pub use backend::{EngineOptions, TextBackend};
+pub use options::LoadExtras;

@@ -1,0 +1,80 @@
+//! Options of a load that these engines have of their own: [`LoadOptions::extra`].
+//!
+//! [`LoadOptions::extra`]: backplane_plugin_api::types::LoadOptions::extra
+
+use backplane_program::CacheType;
+use backplane_weights::TensorType;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What a load, or a manifest for all loads, says beside the contract's fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadExtras {
+    /// How keys and values are kept; by default as computed.
+    pub cache_type: Option<CacheType>,
+    /// The type that matrices are quantised to while the model is loaded. `Some(None)` keeps them as stored, whatever the
+    /// default says.
+    pub quantize: Option<Option<TensorType>>,
+}
+
+impl LoadExtras {
+    /// Their names.
+    pub const NAMES: &'static [&'static str] = &["cache_type", "quantize"];
+
+    /// Takes the value of an option; `false` where there is none of that name.
+    ///
+    /// # Errors
+    /// One line without the name: the value is another than expected.
+    pub fn set(&mut self, name: &str, value: &Value) -> Result<bool, String> {
+        let text = || {
+            value
+                .as_str()
+                .ok_or_else(|| format!("found {value}, expected a text"))
+        };
+        match name {
+            "cache_type" => {
+                let cache_type = text()?.parse().map_err(|_| {
+                    let known = CacheType::ALL.map(|known| known.to_string()).join(", ");
+                    format!("found {value}, expected one of {known}")
+                })?;
+                self.cache_type = Some(cache_type);
+            }
+            "quantize" => {
+                self.quantize = Some(match text()? {
+                    "none" => None,
+                    name => {
+                        let found = TensorType::to_quantize_to(name);
+                        Some(found.map_err(|error| error.to_string())?)
+                    }
+                });
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Reads a table of options.
+    ///
+    /// # Errors
+    /// The name at fault, and one line without it; an unknown name has an empty line.
+    pub(crate) fn read(table: &BTreeMap<String, Value>) -> Result<Self, (String, String)> {
+        let mut extras = Self::default();
+        for (name, value) in table {
+            match extras.set(name, value) {
+                Ok(true) => {}
+                Ok(false) => return Err((name.clone(), String::new())),
+                Err(message) => return Err((name.clone(), message)),
+            }
+        }
+        Ok(extras)
+    }
+
+    /// With what is not said taken from `defaults`.
+    #[must_use]
+    pub(crate) fn or(self, defaults: Self) -> Self {
+        Self {
+            cache_type: self.cache_type.or(defaults.cache_type),
+            quantize: self.quantize.or(defaults.quantize),
+        }
+    }
+}
