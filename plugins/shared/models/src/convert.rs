@@ -81,7 +81,7 @@ pub fn convert(
         writer.declare_tensor(&output.info.name, output.to, &output.info.shape);
     }
     let total = outputs.iter().map(|output| output.bytes() as u64).sum();
-    let path = destination.path().to_owned();
+    let path = destination.written_path().to_owned();
     let mut copy = Copy {
         weights,
         stream: writer.begin(&path, destination.file())?,

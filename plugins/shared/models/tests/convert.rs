@@ -4,13 +4,26 @@
     reason = "helpers of tests, which clippy does not count as tests"
 )]
 
-use backplane_golden::{open_tiny, tiny_models};
+#[path = "hub/support.rs"]
+#[allow(
+    dead_code,
+    unreachable_pub,
+    reason = "shared with another test, which uses more of it"
+)]
+mod support;
+
+use backplane_golden::{Runner, Sequence, fixtures_dir, open_tiny, tiny_models};
 use backplane_models::ModelError;
 use backplane_models::convert::{ConvertOptions, ConvertReport, convert};
-use backplane_weights::{TensorType, Weights};
+use backplane_program::Interpreter;
+use backplane_weights::quantize::requantize;
+use backplane_weights::writer::{GgufWriter, OwnedValue};
+use backplane_weights::{Error, TensorType, ValueType, Weights};
+use serde_json::json;
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::path::Path;
+use support::Model;
 
 fn quantized(ty: TensorType) -> ConvertOptions {
     ConvertOptions {
@@ -130,4 +143,552 @@ fn compare_keys(ours: &Weights, theirs: &Weights, model: &str) {
         Some(0),
         "{model}"
     );
+}
+
+/// The numbers of a model that is F16 are the same bytes, and its other types are llama.cpp's.
+#[test]
+fn what_is_not_quantised_is_copied() {
+    let theirs = open_tiny("llama-256-quant", "model-f16.gguf");
+    let directory = open_tiny("llama-256-quant", "config.json");
+    for source in [&theirs, &directory] {
+        let (ours, report) = converted(source, ConvertOptions::default());
+        assert_eq!(report.notes, [""; 0]);
+        for info in theirs.tensors() {
+            let (our, their) = (
+                ours.require(&info.name).unwrap(),
+                theirs.require(&info.name).unwrap(),
+            );
+            assert_eq!(our.info.ty, info.ty, "{}", info.name);
+            assert!(our.data == their.data, "{} differs", info.name);
+        }
+        let meta = ours.metadata();
+        assert_eq!(meta.u32("general.file_type").unwrap(), Some(1));
+        assert_eq!(meta.u32("general.quantization_version").unwrap(), Some(2));
+    }
+    let (ours, _) = converted(
+        &open_tiny("qwen2-moe", "config.json"),
+        ConvertOptions::default(),
+    );
+    for (name, ty) in [
+        ("token_embd.weight", TensorType::BF16),
+        ("blk.0.ffn_down_exps.weight", TensorType::BF16),
+        ("blk.0.ffn_gate_inp.weight", TensorType::F32),
+        ("blk.0.ffn_gate_inp_shexp.weight", TensorType::F32),
+        ("blk.0.attn_q.bias", TensorType::F32),
+        ("blk.1.attn_norm.weight", TensorType::F32),
+    ] {
+        assert_eq!(ours.require(name).unwrap().info.ty, ty, "{name}");
+    }
+    assert_eq!(ours.metadata().u32("general.file_type").unwrap(), Some(32));
+}
+
+#[test]
+fn files_are_quantised_to_the_types_that_llama_cpp_has_them_in() {
+    let source = open_tiny("llama-256-quant", "config.json");
+    let mut seen = 0;
+    for ty in TensorType::ALL.iter().filter(|ty| ty.can_quantize()) {
+        let (ours, report) = converted(&source, quantized(*ty));
+        assert_eq!(report.notes, [""; 0], "{ty}");
+        let path = fixtures_dir().join(format!("tiny/llama-256-quant/model-{ty}.gguf"));
+        if !path.exists() {
+            continue;
+        }
+        seen += 1;
+        let theirs = Weights::open(&path).unwrap();
+        for info in theirs.tensors() {
+            let our = ours.require(&info.name).unwrap().info;
+            assert_eq!(
+                (our.ty, &our.shape),
+                (info.ty, &info.shape),
+                "{ty}: {}",
+                info.name
+            );
+        }
+        for key in [
+            "general.file_type",
+            "general.quantization_version",
+            "general.architecture",
+        ] {
+            assert_eq!(
+                ours.metadata().get(key),
+                theirs.metadata().get(key),
+                "{ty}: {key}"
+            );
+        }
+        let memory = requantize(&source, *ty, &mut |_, _, _| ControlFlow::Continue(())).unwrap();
+        for info in memory.weights.tensors().filter(|info| info.shape.len() > 1) {
+            // Rows of queries and keys are in another order.
+            if !info.name.contains("attn_q") && !info.name.contains("attn_k") {
+                let file = ours.require(&info.name).unwrap();
+                let here = memory.weights.require(&info.name).unwrap();
+                assert!(file.data == here.data, "{ty}: {} differs", info.name);
+            }
+        }
+    }
+    assert_eq!(seen, 12);
+}
+
+fn logits(weights: &Weights, tokens: &[u32]) -> Vec<f32> {
+    let mut runner = Runner::of(&Interpreter, weights, None, 64, 64);
+    runner.feed(&mut Sequence::default(), tokens, 64, 0)
+}
+
+/// Whether a directory and the file made of it compute the same.
+#[track_caller]
+fn assert_same_logits(model: &str, weights: &Weights) {
+    let tokens: Vec<u32> = (0..40).map(|at| (at * 37 + 11) % 512).collect();
+    let (file, _) = converted(weights, ConvertOptions::default());
+    let (expected, found) = (logits(weights, &tokens), logits(&file, &tokens));
+    let pairs = expected.iter().zip(&found);
+    let off = pairs.map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+    assert!(off <= 1e-4, "{model}: {off}");
+    assert!(expected.iter().any(|logit| logit.abs() > 1.0));
+}
+
+#[test]
+fn directories_and_the_files_made_of_them_compute_the_same() {
+    for model in tiny_models() {
+        // A window beyond which the two families differ: this one is written, and kept.
+        assert_same_logits(&model, &open_tiny(&model, "config.json"));
+    }
+}
+
+#[test]
+fn rotated_halves_of_latent_attention_become_pairs() {
+    let model = Model::of("deepseek-v3").set("rope_interleave", json!(false));
+    let weights = model.open().unwrap();
+    assert_same_logits("deepseek-v3", &weights);
+    let without_rank = {
+        let mut model = model.set("q_lora_rank", json!(null)).without("q_a_");
+        for layer in 0..3 {
+            let name = format!("model.layers.{layer}.self_attn.q_b_proj.weight");
+            let rows = model.tensor(&name).bytes.clone();
+            let proj = format!("model.layers.{layer}.self_attn.q_proj.weight");
+            model = model.with(&proj, &[128, 64]);
+            // Any numbers do, as long as they are none that a permutation leaves alone.
+            model = model.change(&proj, |tensor| {
+                tensor.dtype = "BF16".into();
+                tensor.bytes = [&rows[..], &rows[..]].concat();
+            });
+        }
+        model.without("q_b_proj")
+    };
+    assert_same_logits("deepseek-v3 without a rank", &without_rank.open().unwrap());
+}
+
+/// A checkpoint that has queries, keys and values in one matrix, and gate and up.
+#[test]
+fn fused_matrices_are_cut_where_llama_cpp_wants_them_apart() {
+    let plain = Model::of("llama3-gqa");
+    let mut fused = plain.clone();
+    for layer in 0..3 {
+        for (parts, name, rows) in [
+            (
+                &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"][..],
+                "self_attn.qkv_proj",
+                128,
+            ),
+            (&["mlp.gate_proj", "mlp.up_proj"], "mlp.gate_up_proj", 256),
+        ] {
+            let name_of = |part: &str| format!("model.layers.{layer}.{part}.weight");
+            let bytes: Vec<u8> = parts
+                .iter()
+                .flat_map(|part| plain.tensor(&name_of(part)).bytes.clone())
+                .collect();
+            for part in parts {
+                fused = fused.without(&name_of(part));
+            }
+            fused = fused.with(&name_of(name), &[rows, 64]);
+            fused = fused.change(&name_of(name), |tensor| tensor.bytes = bytes.clone());
+        }
+    }
+    let (expected, _) = converted(&plain.open().unwrap(), ConvertOptions::default());
+    let (found, _) = converted(&fused.open().unwrap(), ConvertOptions::default());
+    assert_eq!(expected.tensors().count(), found.tensors().count());
+    for info in expected.tensors() {
+        let (a, b) = (
+            expected.require(&info.name).unwrap(),
+            found.require(&info.name).unwrap(),
+        );
+        assert!(
+            a.data == b.data && a.info.shape == b.info.shape,
+            "{}",
+            info.name
+        );
+    }
+}
+
+#[test]
+fn where_llama_cpp_computes_something_else_is_said() {
+    let notes = |model: &str, change: &dyn Fn(Model) -> Model| -> Vec<String> {
+        let weights = change(Model::of(model)).open().unwrap();
+        converted(&weights, ConvertOptions::default()).1.notes
+    };
+    let same = |model: Model| model;
+    for model in [
+        "llama3-gqa",
+        "qwen2.5-bias",
+        "gemma3-text",
+        "mixtral",
+        "deepseek-v3",
+        "qwen3-moe",
+    ] {
+        assert_eq!(notes(model, &same), [""; 0], "{model}");
+    }
+    let llama3_scaling = json!({"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 128});
+    type Change<'a> = &'a dyn Fn(Model) -> Model;
+    let cases: [(&str, Change<'_>, &str); 8] = [
+        (
+            "mistral-sliding",
+            &same,
+            "key llama.attention.sliding_window: llama.cpp knows no window for this architecture: past 16 ",
+        ),
+        (
+            "phi3-full-rotary",
+            &|model| model.set("sliding_window", json!(8)),
+            "key phi3.attention.sliding_window: ",
+        ),
+        (
+            "gemma3-text-attnscale",
+            &same,
+            "key gemma3.attention.scale: llama.cpp doesn't heed it",
+        ),
+        (
+            "gemma3-text",
+            &|model| model.set("sliding_window_pattern", json!(2)),
+            "key gemma3.attention.sliding_window_pattern: ",
+        ),
+        (
+            "gemma3-text",
+            &|model| model.set("attn_logit_softcapping", json!(30.0)),
+            "key gemma3.attn_logit_softcapping: ",
+        ),
+        (
+            "qwen2-moe",
+            &|model| model.set("norm_topk_prob", json!(true)),
+            "key qwen2moe.expert_weights_norm: llama.cpp takes it to be false",
+        ),
+        (
+            "qwen3-moe",
+            &|model| model.set("norm_topk_prob", json!(false)),
+            "key qwen3moe.expert_weights_norm: llama.cpp takes it to be true",
+        ),
+        (
+            "qwen3-qknorm",
+            &|model| model.set("rope_scaling", llama3_scaling.clone()),
+            "tensor rope_freqs.weight: llama.cpp has no place for it",
+        ),
+    ];
+    for (model, change, start) in cases {
+        let notes = notes(model, change);
+        assert_eq!(notes.len(), 1, "{model}: {notes:?}");
+        assert!(notes[0].starts_with(start), "{model}: {notes:?}");
+    }
+    let unknown = notes("llama3-gqa", &|model| {
+        model.set("best_of_all_models", json!(1))
+    });
+    assert!(unknown[0].contains("best_of_all_models"), "{unknown:?}");
+}
+
+/// A model with keys and tensors of every kind that conversion changes.
+fn written(fill: impl FnOnce(&mut GgufWriter)) -> Weights {
+    let mut writer = GgufWriter::new();
+    writer.add_meta("general.architecture", "none that is known");
+    fill(&mut writer);
+    Weights::from_bytes("source.gguf".as_ref(), &writer.to_bytes().unwrap()).unwrap()
+}
+
+#[test]
+fn metadata_are_kept_but_for_what_is_said_of_the_file() {
+    let weights = written(|writer| {
+        writer.alignment(64);
+        writer
+            .add_meta("split.no", 0_u16)
+            .add_meta("split.count", 1_u16)
+            .add_meta("split.tensors.count", 1_i32);
+        writer
+            .add_meta("general.file_type", 15_u32)
+            .add_meta("general.quantization_version", 1_u32);
+        writer.add_meta("backplane.notes", vec!["said before"]);
+        writer.add_meta("backplane.rope.style", "halves");
+        writer.add_meta("backplane.tokenizer.normalizer", "nfc");
+        writer
+            .add_meta("a.u8", 1_u8)
+            .add_meta("a.i64", -5_i64)
+            .add_meta("a.f64", 0.1_f64)
+            .add_meta("a.bool", true);
+        writer
+            .add_meta("a.text", "ä\n")
+            .add_meta("a.list", vec![1_i16, -2])
+            .add_meta("a.texts", vec!["", "b"]);
+        let nested = vec![
+            OwnedValue::from(vec![1_u8]),
+            OwnedValue::from(vec![2.5_f32]),
+        ];
+        writer.add_meta("a.lists", OwnedValue::Array(ValueType::Array, nested));
+        writer.add_meta("a.none", OwnedValue::Array(ValueType::String, vec![]));
+        writer.add_f32("a.weight", &[2, 32], &[0.5; 64]);
+    });
+    let (file, report) = converted(&weights, ConvertOptions::default());
+    assert_eq!(
+        report.notes,
+        [
+            "said before",
+            "the tokenizer has what GGUF has no keys for (normalizer): llama.cpp may read or write some texts in another way"
+        ]
+    );
+    let mut keys: Vec<&str> = file.metadata().keys().collect();
+    keys.sort_unstable();
+    assert_eq!(
+        keys,
+        [
+            "a.bool",
+            "a.f64",
+            "a.i64",
+            "a.list",
+            "a.lists",
+            "a.none",
+            "a.text",
+            "a.texts",
+            "a.u8",
+            "backplane.tokenizer.normalizer",
+            "general.alignment",
+            "general.architecture",
+            "general.file_type",
+            "general.quantization_version",
+            "general.type",
+        ]
+    );
+    for key in keys.iter().filter(|key| key.starts_with("a.")) {
+        assert_eq!(
+            file.metadata().get(key),
+            weights.metadata().get(key),
+            "{key}"
+        );
+    }
+    let number = |key| file.metadata().u32(key).unwrap();
+    assert_eq!(number("general.alignment"), Some(64));
+    assert_eq!(number("general.quantization_version"), Some(2));
+    assert_eq!(
+        number("general.file_type"),
+        Some(15),
+        "a mixture that the tensors don't tell"
+    );
+    let (file, _) = converted(&weights, quantized(TensorType::Q8_0));
+    assert_eq!(file.metadata().u32("general.file_type").unwrap(), Some(7));
+}
+
+#[test]
+fn experts_stored_singly_become_one_tensor() {
+    let values = |expert: usize| [expert as f32; 64];
+    let weights = written(|writer| {
+        for expert in [2, 0, 1] {
+            writer.add_f32(
+                format!("blk.0.ffn_up.{expert}.weight"),
+                &[2, 32],
+                &values(expert),
+            );
+        }
+    });
+    for ty in [None, Some(TensorType::Q8_0)] {
+        let options = ConvertOptions {
+            quantize: ty,
+            ..ConvertOptions::default()
+        };
+        let (file, _) = converted(&weights, options);
+        assert_eq!(file.tensors().count(), 1);
+        let stack = file.require("blk.0.ffn_up_exps.weight").unwrap();
+        assert_eq!(
+            (stack.info.ty, &stack.info.shape[..]),
+            (ty.unwrap_or(TensorType::F32), &[3, 2, 32][..])
+        );
+        let expected = [values(0), values(1), values(2)].concat();
+        let mut pairs = stack.to_f32().into_iter().zip(expected);
+        assert!(pairs.all(|(found, expected)| (found - expected).abs() < 1e-3));
+    }
+}
+
+/// What a conversion refuses, in one line; nothing must remain of it.
+#[track_caller]
+fn refused(weights: &Weights, options: ConvertOptions, part: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let error = try_convert(weights, &folder.path().join("model.gguf"), options).unwrap_err();
+    let line = error.to_string();
+    assert!(line.contains(part) && !line.contains('\n'), "{line}");
+    assert_eq!(std::fs::read_dir(&folder).unwrap().count(), 0, "{line}");
+}
+
+#[test]
+fn bad_tensors_are_refused_by_name_and_leave_no_file() {
+    let single = |names: &[(&str, &[usize])]| {
+        written(|writer| {
+            for (name, shape) in names {
+                writer.add_f32(*name, shape, &vec![1.0; shape.iter().product()]);
+            }
+        })
+    };
+    let gap = single(&[
+        ("blk.0.ffn_up.0.weight", &[2, 32]),
+        ("blk.0.ffn_up.2.weight", &[2, 32]),
+    ]);
+    refused(
+        &gap,
+        ConvertOptions::default(),
+        "tensor blk.0.ffn_up.2.weight: found no tensor blk.0.ffn_up.1.weight, expected experts numbered from 0",
+    );
+    let late = single(&[("blk.0.ffn_up.18446744073709551615.weight", &[2, 32])]);
+    refused(
+        &late,
+        ConvertOptions::default(),
+        "no tensor blk.0.ffn_up.18446744073709551614.weight",
+    );
+    let uneven = single(&[
+        ("blk.0.ffn_up.0.weight", &[2, 32]),
+        ("blk.0.ffn_up.1.weight", &[4, 32]),
+    ]);
+    refused(
+        &uneven,
+        ConvertOptions::default(),
+        "tensor blk.0.ffn_up.1.weight: found [4, 32] in F32, expected [2, 32] in F32, as expert 0 has",
+    );
+    let twice = single(&[
+        ("blk.0.ffn_up.0.weight", &[2, 32]),
+        ("blk.0.ffn_up_exps.weight", &[2, 32]),
+    ]);
+    refused(
+        &twice,
+        ConvertOptions::default(),
+        "blk.0.ffn_up_exps.weight: found the name twice",
+    );
+    let bad = written(|writer| {
+        let mut values = vec![1.0; 128];
+        values[70] = f32::NAN;
+        writer.add_f32("blk.0.ffn_up.weight", &[4, 32], &values);
+    });
+    refused(
+        &bad,
+        quantized(TensorType::Q4_0),
+        "source.gguf: tensor blk.0.ffn_up.weight: found NaN in row 2, column 6, expected finite numbers",
+    );
+    refused(
+        &bad,
+        quantized(TensorType::IQ2_XS),
+        "type IQ2_XS: expected another type: it needs an importance matrix",
+    );
+    let (copy, _) = converted(&bad, ConvertOptions::default());
+    assert!(
+        copy.require("blk.0.ffn_up.weight").unwrap().to_f32()[70].is_nan(),
+        "copied as it is"
+    );
+}
+
+#[test]
+fn nothing_is_overwritten_unasked_and_the_source_never() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let mut writer = GgufWriter::new();
+    writer
+        .add_meta("general.architecture", "x")
+        .add_f32("a.weight", &[2, 32], &[1.0; 64]);
+    writer.write_to(&at("source.gguf")).unwrap();
+    let weights = Weights::open(&at("source.gguf")).unwrap();
+    let replace = ConvertOptions {
+        replace: true,
+        ..ConvertOptions::default()
+    };
+    let says = |to: &Path, options, part: &str| {
+        let line = try_convert(&weights, to, options).unwrap_err().to_string();
+        assert!(line.contains(part), "{line}");
+    };
+
+    std::fs::write(at("other"), "precious").unwrap();
+    says(
+        &at("other"),
+        ConvertOptions::default(),
+        "other: found a file, expected no file yet, or leave to replace it",
+    );
+    assert_eq!(std::fs::read(at("other")).unwrap(), b"precious");
+    let before = std::fs::read(at("source.gguf")).unwrap();
+    says(
+        &at("source.gguf"),
+        replace,
+        "found a file of the model itself, expected another file",
+    );
+    says(&at("./source.gguf"), replace, "a file of the model itself");
+    assert_eq!(std::fs::read(at("source.gguf")).unwrap(), before);
+    says(folder.path(), replace, "found a directory");
+    says(Path::new("/"), replace, "expected a file to write");
+    says(Path::new(".."), replace, "expected a file to write");
+    says(&at("missing/model.gguf"), replace, "missing/");
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(at("source.gguf"), at("link")).unwrap();
+        says(&at("link"), replace, "a file of the model itself");
+        std::fs::remove_file(at("link")).unwrap();
+        says(
+            Path::new("/dev/null"),
+            replace,
+            "found a pipe, socket or device",
+        );
+    }
+
+    // Cancelled at every moment there is: what was there stays, and nothing is left beside it.
+    for moment in 0..2 {
+        let mut calls = 0;
+        let stopped = convert(&weights, &at("other"), replace, &mut |_, _, _| {
+            calls += 1;
+            if calls > moment {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
+        });
+        match stopped {
+            Err(ModelError::Weights(Error::Cancelled)) => {}
+            Ok(_) => assert_eq!(moment, 1, "the whole tensor was told of once"),
+            Err(error) => panic!("{error}"),
+        }
+        if moment == 0 {
+            assert_eq!(std::fs::read(at("other")).unwrap(), b"precious");
+        }
+    }
+    assert!(Weights::open(&at("other")).is_ok(), "replaced");
+    let mut names: Vec<_> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["other", "source.gguf"]);
+}
+
+#[test]
+fn progress_counts_bytes_up_to_all_of_them() {
+    let weights = open_tiny("mixtral", "config.json");
+    let folder = tempfile::tempdir().unwrap();
+    for (name, options) in [
+        ("a", ConvertOptions::default()),
+        ("b", quantized(TensorType::Q8_0)),
+    ] {
+        let mut told = Vec::new();
+        convert(
+            &weights,
+            &folder.path().join(name),
+            options,
+            &mut |done, total, name| {
+                told.push((done, total, name.to_owned()));
+                ControlFlow::Continue(())
+            },
+        )
+        .unwrap();
+        let (_, total, _) = told[0];
+        assert!(told.iter().all(|(_, of, _)| *of == total));
+        assert!(told.is_sorted_by_key(|(done, _, _)| *done));
+        assert_eq!(told.last().map(|(done, _, _)| *done), Some(total));
+        let length = std::fs::metadata(folder.path().join(name)).unwrap().len();
+        assert!(
+            total < length && length < total + 40_000,
+            "{total} of {length}"
+        );
+    }
 }

@@ -44,7 +44,7 @@ impl Destination {
     }
 
     /// The path of the file that is written, for messages.
-    pub(super) fn path(&self) -> &Path {
+    pub(super) fn written_path(&self) -> &Path {
         &self.partial
     }
 

@@ -36,7 +36,6 @@ pub(super) fn of(weights: &Weights) -> Result<Vec<String>, ModelError> {
                     "takes every sixth layer for one without a window",
                 ),
                 ("attn_logit_softcapping", "caps no scores"),
-                ("final_logit_softcapping", "caps no logits"),
             ];
             for (name, does) in unread.iter().filter(|(name, _)| has(name)) {
                 notes.push(format!(
@@ -57,6 +56,17 @@ pub(super) fn of(weights: &Weights) -> Result<Vec<String>, ModelError> {
         }
         _ => {}
     }
+    // Tensors that its loader doesn't ask for, which it takes for a sign of a wrong file; and one that it wants.
+    let mixture = ["qwen2moe", "qwen3moe"].contains(&architecture);
+    let dense = weights.tensors().find(|info| {
+        mixture && info.name.starts_with("blk.") && info.name.ends_with(".ffn_gate.weight")
+    });
+    if let Some(dense) = dense {
+        notes.push(format!(
+            "tensor {}: llama.cpp wants experts in every layer of this architecture and won't load the file",
+            dense.name
+        ));
+    }
     if !["llama", "phi3"].contains(&architecture) && weights.tensor(crate::rope::FACTORS).is_some()
     {
         notes.push(format!(
@@ -71,7 +81,7 @@ pub(super) fn of(weights: &Weights) -> Result<Vec<String>, ModelError> {
         .collect();
     if !tokens.is_empty() {
         notes.push(format!(
-            "the tokenizer has properties that GGUF has no keys for ({}): llama.cpp may make other tokens of some texts",
+            "the tokenizer has what GGUF has no keys for ({}): llama.cpp may read or write some texts in another way",
             tokens.join(", ")
         ));
     }
