@@ -2,7 +2,8 @@
 //! cut, and on any number of threads.
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
-use backplane_golden::{Runner, Sequence, fixture};
+use backplane_golden::{Runner, Sequence, WithCache, fixture};
+use backplane_program::CacheType;
 
 const TOKENS: [u32; 45] = {
     let mut tokens = [0; 45];
@@ -14,13 +15,13 @@ const TOKENS: [u32; 45] = {
     tokens
 };
 
-fn runner(isa: Isa, threads: usize, model: &str) -> Runner {
+fn runner(isa: Isa, threads: usize, model: &str, cache_type: CacheType) -> Runner {
     let device = CpuDevice::with_options(CpuOptions {
         threads: Some(threads),
         isa: Some(isa),
     });
     Runner::new(
-        &device.expect("kernels that the machine runs"),
+        &WithCache(&device.expect("kernels that the machine runs"), cache_type),
         &fixture(model),
         256,
         64,
@@ -32,11 +33,15 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 fn check(model: &str) {
+    check_cache(model, CacheType::F32);
+}
+
+fn check_cache(model: &str, cache_type: CacheType) {
     for isa in Isa::ALL.into_iter().filter(|isa| isa.is_supported()) {
-        let mut alone = runner(isa, 1, model);
+        let mut alone = runner(isa, 1, model, cache_type);
         let truth = bits(&alone.feed(&mut Sequence::default(), &TOKENS, 1, 0));
         for threads in [1, 2, 3] {
-            let mut runner = runner(isa, threads, model);
+            let mut runner = runner(isa, threads, model, cache_type);
             for portion in [64, 13, 8, 5, 2, 1] {
                 let mut sequence = Sequence::default();
                 let found = bits(&runner.feed(&mut sequence, &TOKENS, portion, 0));
@@ -79,4 +84,24 @@ fn blocks_of_32() {
 #[test]
 fn floats_and_windows() {
     check("tiny/gemma3-text/model-f32.gguf");
+}
+
+#[test]
+fn mixtures_of_experts() {
+    check("tiny/mixtral/model-f32.gguf");
+    check("tiny/qwen2-moe/model-f32.gguf");
+    check("tiny/qwen3-moe/model-f32.gguf");
+}
+
+#[test]
+fn latent_attention_with_groups_of_experts() {
+    check("tiny/deepseek-v3/model-f32.gguf");
+    check_cache("tiny/deepseek-v3-yarn/model-f32.gguf", CacheType::F16);
+}
+
+#[test]
+fn other_types_of_the_cache() {
+    check_cache("tiny/gemma3-text/model-f32.gguf", CacheType::F16);
+    check_cache("tiny/llama-256-quant/model-Q8_0.gguf", CacheType::Q8_0);
+    check_cache("tiny/qwen3-moe/model-f32.gguf", CacheType::Q8_0);
 }

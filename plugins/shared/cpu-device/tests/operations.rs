@@ -1,25 +1,17 @@
 //! Every operation, at sizes that fill no vector, against the reference interpreter; and steps that must be refused.
 
-use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
 use backplane_program::{
-    Activation, AttentionSpec, Builder, CacheSpec, CacheType, CachedValues, Device, DeviceError,
-    Executable, Interpreter, Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
+    Activation, AttentionSpec, Builder, CacheSpec, CachedValues, Device, DeviceError, Interpreter,
+    Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
 };
 use backplane_weights::Weights;
 use backplane_weights::writer::GgufWriter;
+use common::{LIMITS, VOCAB, compile, devices, steps, worst};
 use std::path::Path;
 
-const VOCAB: usize = 23;
-const WIDTH: usize = 19;
-const LIMITS: Limits = Limits {
-    max_step_tokens: 12,
-    max_wanted: 4,
-    page_size: 3,
-    pages: 9,
-    threads: 2,
-    cache_type: CacheType::F32,
-};
+mod common;
 
+const WIDTH: usize = 19;
 fn weights() -> Weights {
     let mut writer = GgufWriter::new();
     let mut add = |name: &str, shape: &[usize], seed: usize| {
@@ -105,105 +97,6 @@ fn program(
     build().expect("a program that fits its weights")
 }
 
-fn devices() -> impl Iterator<Item = CpuDevice> {
-    let isas = Isa::ALL.into_iter().filter(|isa| isa.is_supported());
-    isas.map(|isa| {
-        CpuDevice::with_options(CpuOptions {
-            threads: None,
-            isa: Some(isa),
-        })
-        .expect("a set that is supported")
-    })
-}
-
-fn compile(device: &dyn Device, program: &Program, weights: &Weights) -> Box<dyn Executable> {
-    device
-        .compile(program, weights, LIMITS)
-        .expect("a program that every device runs")
-}
-
-/// A few steps of two sequences, pages out of order and shared in the end; all logits.
-fn steps(executable: &mut dyn Executable) -> Vec<f32> {
-    let mut all = vec![];
-    let mut run = |tokens: &[u32], sequences: &[SequenceStep<'_>], wanted: &[u32]| {
-        let mut out = StepOutput::default();
-        let step = Step {
-            tokens,
-            sequences,
-            wanted,
-            marks: false,
-        };
-        executable
-            .step(&step, &mut out)
-            .expect("a step within the limits");
-        assert_eq!(out.logits.len(), wanted.len() * VOCAB);
-        all.extend(out.logits);
-    };
-    let (first, second) = ([5, 0, 7, 2], [8, 3, 1]);
-    run(
-        &[1, 2, 3, 4, 5],
-        &[SequenceStep {
-            count: 5,
-            past: 0,
-            pages: &first,
-        }],
-        &[0, 3, 4],
-    );
-    run(
-        &[6, 7, 8],
-        &[
-            SequenceStep {
-                count: 1,
-                past: 5,
-                pages: &first,
-            },
-            SequenceStep {
-                count: 2,
-                past: 0,
-                pages: &second,
-            },
-        ],
-        &[],
-    );
-    run(
-        &[9, 22, 0, 11, 12],
-        &[
-            SequenceStep {
-                count: 3,
-                past: 2,
-                pages: &second,
-            },
-            SequenceStep {
-                count: 2,
-                past: 6,
-                pages: &first,
-            },
-        ],
-        &[0, 2, 4],
-    );
-    executable.copy_page(7, 6).expect("pages that there are");
-    let copied = [5, 0, 6];
-    let mut out = StepOutput::default();
-    let sequences = [SequenceStep {
-        count: 1,
-        past: 8,
-        pages: &copied,
-    }];
-    executable
-        .step(
-            &Step {
-                tokens: &[3],
-                sequences: &sequences,
-                wanted: &[0],
-                marks: false,
-            },
-            &mut out,
-        )
-        .expect("a step");
-    all.extend(out.logits);
-    all
-}
-
 #[test]
 fn every_operation_agrees_with_the_interpreter() {
     let weights = weights();
@@ -211,9 +104,9 @@ fn every_operation_agrees_with_the_interpreter() {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             for window in [None, Some(1), Some(4)] {
                 let program = program(&weights, style, activation, window);
-                let truth = steps(&mut *compile(&Interpreter, &program, &weights));
+                let truth = steps(&mut *compile(&Interpreter, &program, &weights, LIMITS));
                 for device in devices() {
-                    let found = steps(&mut *compile(&device, &program, &weights));
+                    let found = steps(&mut *compile(&device, &program, &weights, LIMITS));
                     let worst = found
                         .iter()
                         .zip(&truth)
@@ -304,9 +197,9 @@ fn steps_beyond_the_limits_are_refused_as_by_the_interpreter() {
         ),
         ("wanted twice", &[1, 2], vec![sequence(2, 0, &[0])], &[1, 1]),
     ];
-    let mut reference = compile(&Interpreter, &program, &weights);
+    let mut reference = compile(&Interpreter, &program, &weights, LIMITS);
     for device in devices() {
-        let mut executable = compile(&device, &program, &weights);
+        let mut executable = compile(&device, &program, &weights, LIMITS);
         for (what, tokens, sequences, wanted) in &bad {
             let step = Step {
                 tokens,
@@ -390,7 +283,7 @@ fn limits_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn marks_come_out_and_executables_say_what_they_are() {
+fn executables_say_what_they_are() {
     let path = backplane_golden::fixture("tiny/llama3-gqa/model-f32.gguf");
     let weights = Weights::open(&path).expect("a fixture");
     let program = backplane_models::lower(&weights).expect("a model that is supported");
@@ -401,9 +294,7 @@ fn marks_come_out_and_executables_say_what_they_are() {
             threads: 3,
             ..LIMITS
         };
-        let mut executable = device
-            .compile(&program, &weights, limits)
-            .expect("a program that every device runs");
+        let executable = compile(&device, &program, &weights, limits);
         assert_eq!(
             executable.describe(),
             format!("{}, 3 threads", device.isa().label())
@@ -414,29 +305,61 @@ fn marks_come_out_and_executables_say_what_they_are() {
             .map(|c| c.kv_heads * (c.key_dim + c.value_dim) * 16)
             .sum();
         assert_eq!(executable.page_bytes(), 4 * floats);
-        let mut out = StepOutput::default();
-        let sequences = [SequenceStep {
-            count: 2,
-            past: 0,
-            pages: &[1],
-        }];
-        executable
-            .step(
-                &Step {
-                    tokens: &[1, 2],
-                    sequences: &sequences,
-                    wanted: &[1],
-                    marks: true,
-                },
-                &mut out,
-            )
-            .expect("a step");
-        let names: Vec<_> = out.marks.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(
-            names,
-            ["embedding", "layer.0", "layer.1", "layer.2", "final_norm"]
-        );
-        let lengths: Vec<_> = out.marks.iter().map(|(_, values)| values.len()).collect();
-        assert_eq!(lengths, [128, 128, 128, 128, 64]);
+    }
+}
+
+/// A mark is what its operation wrote, though later ones write over it: names, order and values are the interpreter's.
+#[test]
+fn marks_come_out_as_they_were_written() {
+    for (model, queries, keys) in [("llama3-gqa", 4 * 16, 2 * 16), ("deepseek-v3", 4 * 48, 48)] {
+        let path = backplane_golden::fixture(&format!("tiny/{model}/model-f32.gguf"));
+        let weights = Weights::open(&path).expect("a fixture");
+        let program = backplane_models::lower(&weights).expect("a model that is supported");
+        let run = |device: &dyn Device, marks: bool| {
+            let limits = Limits {
+                page_size: 16,
+                pages: 2,
+                ..LIMITS
+            };
+            let mut executable = compile(device, &program, &weights, limits);
+            let mut out = StepOutput::default();
+            let step = Step {
+                tokens: &[1, 2, 300],
+                sequences: &[SequenceStep {
+                    count: 3,
+                    past: 0,
+                    pages: &[1],
+                }],
+                wanted: &[1, 2],
+                marks,
+            };
+            executable.step(&step, &mut out).expect("a step");
+            out
+        };
+        let truth = run(&Interpreter, true).marks;
+        let mut names = vec!["embedding".to_owned()];
+        for layer in 0..3 {
+            names.extend(["queries", "keys"].map(|what| format!("layer.{layer}.{what}")));
+            names.push(format!("layer.{layer}"));
+        }
+        names.push("final_norm".into());
+        for device in devices() {
+            let out = run(&device, true);
+            let found: Vec<_> = out.marks.iter().map(|(name, _)| name).collect();
+            assert_eq!(found, names.iter().collect::<Vec<_>>());
+            for ((name, found), (_, truth)) in out.marks.iter().zip(&truth) {
+                let rows = match name.as_str() {
+                    name if name.ends_with("queries") => 3 * queries,
+                    name if name.ends_with("keys") => 3 * keys,
+                    "final_norm" => 2 * 64,
+                    _ => 3 * 64,
+                };
+                assert_eq!(found.len(), rows, "{model} {name}");
+                let off = worst(found, truth);
+                assert!(off < 5e-5, "{model} {name} {:?}: {off}", device.isa());
+            }
+            let without = run(&device, false);
+            assert!(without.marks.is_empty() && without.logits == out.logits);
+        }
     }
 }

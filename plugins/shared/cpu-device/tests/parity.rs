@@ -2,7 +2,8 @@
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
 use backplane_golden::{
-    Judge, Tolerance, check_f32, check_quant, fixture, perplexity, real_teacher_forced,
+    Judge, Tolerance, check_formats, check_quant, every_tiny_model, fixture, perplexity,
+    real_teacher_forced,
 };
 use backplane_program::{Builder, CacheType, Device, Limits, SequenceStep, Step, StepOutput};
 use backplane_weights::Weights;
@@ -26,92 +27,15 @@ fn best() -> CpuDevice {
     .expect("kernels that the machine runs")
 }
 
-fn tiny(model: &str, files: &[&str]) {
+fn tiny(model: &str) {
     for device in devices() {
-        for file in files {
-            let seen = check_f32(&device, model, file, Tolerance::default());
-            println!("{:?} {model} {file}: {seen:?}", device.isa());
+        for (format, seen) in check_formats(&device, model, Tolerance::default()) {
+            println!("{:?} {model} {format}: {seen:?}", device.isa());
         }
     }
 }
 
-#[test]
-fn llama3_with_grouped_queries() {
-    tiny(
-        "llama3-gqa",
-        &["model-f32.gguf", "model-f16.gguf", "model-bf16.gguf"],
-    );
-}
-
-#[test]
-fn llama3_with_scaled_rotation() {
-    tiny("llama3-ropescaled", &["model-f32.gguf"]);
-}
-
-#[test]
-fn mistral_without_window() {
-    tiny("mistral-full", &["model-f32.gguf"]);
-}
-
-#[test]
-fn gemma3_with_windows() {
-    tiny("gemma3-text", &["model-f32.gguf"]);
-}
-
-#[test]
-fn gemma3_with_linear_scaling() {
-    tiny("gemma3-text-linear8", &["model-f32.gguf"]);
-}
-
-#[test]
-fn qwen25_with_biases() {
-    tiny("qwen2.5-bias", &["model-f32.gguf"]);
-}
-
-#[test]
-fn qwen25_with_yarn() {
-    tiny("qwen2.5-yarn", &["model-f32.gguf"]);
-}
-
-#[test]
-fn qwen3_with_normalised_heads() {
-    tiny("qwen3-qknorm", &["model-f32.gguf"]);
-}
-
-#[test]
-fn phi3_with_fused_matrices() {
-    tiny("phi3-full-rotary", &["model-f32.gguf"]);
-}
-
-#[test]
-fn phi4_mini_with_partial_and_long_rotation() {
-    tiny("phi4mini-partial-longrope", &["model-f32.gguf"]);
-}
-
-#[test]
-fn mixtral() {
-    tiny("mixtral", &["model-f32.gguf"]);
-}
-
-#[test]
-fn qwen2_moe_with_a_shared_expert() {
-    tiny("qwen2-moe", &["model-f32.gguf"]);
-}
-
-#[test]
-fn qwen3_moe() {
-    tiny("qwen3-moe", &["model-f32.gguf"]);
-}
-
-#[test]
-fn deepseek_v3_with_latent_attention_and_groups() {
-    tiny("deepseek-v3", &["model-f32.gguf"]);
-}
-
-#[test]
-fn deepseek_v3_with_yarn() {
-    tiny("deepseek-v3-yarn", &["model-f32.gguf"]);
-}
+every_tiny_model!(tiny);
 
 /// Views of a quantised matrix give exactly its columns, fused with each other or not.
 #[test]
