@@ -1,8 +1,8 @@
 //! Every operation, at sizes that fill no vector, against the reference interpreter; and steps that must be refused.
 
 use backplane_program::{
-    Activation, AttentionSpec, Builder, CacheSpec, CachedValues, Device, DeviceError, Interpreter,
-    Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
+    Activation, AttentionSpec, Builder, CacheSpec, CacheType, CachedValues, Device, DeviceError,
+    Interpreter, Limits, Program, Rope, RopeStyle, SequenceStep, Step, StepOutput,
 };
 use backplane_weights::Weights;
 use backplane_weights::writer::GgufWriter;
@@ -12,7 +12,10 @@ use std::path::Path;
 mod common;
 
 const WIDTH: usize = 19;
-fn weights() -> Weights {
+/// Elements of a key head and of a value head that fill no vector.
+const HEADS: [usize; 2] = [7, 5];
+
+fn weights([key, value]: [usize; 2]) -> Weights {
     let mut writer = GgufWriter::new();
     let mut add = |name: &str, shape: &[usize], seed: usize| {
         let values: Vec<f32> = (0..shape.iter().product())
@@ -22,12 +25,12 @@ fn weights() -> Weights {
     };
     add("table", &[VOCAB, WIDTH], 1);
     add("gain", &[WIDTH], 2);
-    add("head_gain", &[7], 3);
-    add("q", &[4 * 7, WIDTH], 4);
-    add("q_bias", &[4 * 7], 5);
-    add("k", &[2 * 7, WIDTH], 6);
-    add("v", &[2 * 5, WIDTH], 7);
-    add("o", &[WIDTH, 4 * 5], 8);
+    add("head_gain", &[key], 3);
+    add("q", &[4 * key, WIDTH], 4);
+    add("q_bias", &[4 * key], 5);
+    add("k", &[2 * key, WIDTH], 6);
+    add("v", &[2 * value, WIDTH], 7);
+    add("o", &[WIDTH, 4 * value], 8);
     add("gate", &[33, WIDTH], 9);
     add("up", &[33, WIDTH], 10);
     add("down", &[WIDTH, 33], 11);
@@ -39,6 +42,7 @@ fn weights() -> Weights {
 /// A layer with everything an operation can do.
 fn program(
     weights: &Weights,
+    [key, value]: [usize; 2],
     style: RopeStyle,
     activation: Activation,
     window: Option<usize>,
@@ -47,12 +51,12 @@ fn program(
         let mut b = Builder::new("test", weights);
         let table = b.weight("table", &[VOCAB, WIDTH])?;
         let gain = b.weight("gain", &[WIDTH])?;
-        let head_gain = b.weight("head_gain", &[7])?;
-        let q = b.weight("q", &[28, WIDTH])?;
-        let q_bias = b.weight("q_bias", &[28])?;
-        let k = b.weight("k", &[14, WIDTH])?;
-        let v = b.weight("v", &[10, WIDTH])?;
-        let o = b.weight("o", &[WIDTH, 20])?;
+        let head_gain = b.weight("head_gain", &[key])?;
+        let q = b.weight("q", &[4 * key, WIDTH])?;
+        let q_bias = b.weight("q_bias", &[4 * key])?;
+        let k = b.weight("k", &[2 * key, WIDTH])?;
+        let v = b.weight("v", &[2 * value, WIDTH])?;
+        let o = b.weight("o", &[WIDTH, 4 * value])?;
         let gate = b.weight("gate", &[33, WIDTH])?;
         let up = b.weight("up", &[33, WIDTH])?;
         let down = b.weight("down", &[WIDTH, 33])?;
@@ -64,8 +68,8 @@ fn program(
         });
         let cache = b.cache(CacheSpec {
             kv_heads: 2,
-            key_dim: 7,
-            value_dim: 5,
+            key_dim: key,
+            value_dim: value,
             values: CachedValues::Stored,
         });
         let x = b.embed(table, 1.5)?;
@@ -73,8 +77,8 @@ fn program(
         let q = b.linear(n, q, Some(q_bias))?;
         let k = b.linear(n, k, None)?;
         let v = b.linear(n, v, None)?;
-        let q = b.rms_norm_groups(q, head_gain, 1e-6, 7)?;
-        let (q, k) = (b.rope(q, rope, 7)?, b.rope(k, rope, 7)?);
+        let q = b.rms_norm_groups(q, head_gain, 1e-6, key)?;
+        let (q, k) = (b.rope(q, rope, key)?, b.rope(k, rope, key)?);
         let spec = AttentionSpec {
             heads: 4,
             scale: 0.9,
@@ -99,11 +103,11 @@ fn program(
 
 #[test]
 fn every_operation_agrees_with_the_interpreter() {
-    let weights = weights();
+    let weights = weights(HEADS);
     for style in [RopeStyle::Interleaved, RopeStyle::Halves] {
         for activation in [Activation::Silu, Activation::GeluTanh] {
             for window in [None, Some(1), Some(4)] {
-                let program = program(&weights, style, activation, window);
+                let program = program(&weights, HEADS, style, activation, window);
                 let truth = steps(&mut *compile(&Interpreter, &program, &weights, LIMITS));
                 for device in devices() {
                     let found = steps(&mut *compile(&device, &program, &weights, LIMITS));
@@ -124,9 +128,42 @@ fn every_operation_agrees_with_the_interpreter() {
 }
 
 #[test]
+fn every_type_of_the_cache_agrees_with_the_interpreter() {
+    for (heads, types) in [
+        (HEADS, &CacheType::ALL[..2]),
+        ([32, 96], &CacheType::ALL),
+        ([64, 32], &CacheType::ALL),
+    ] {
+        let weights = weights(heads);
+        for window in [None, Some(4)] {
+            let (style, activation) = (RopeStyle::Halves, Activation::Silu);
+            let program = program(&weights, heads, style, activation, window);
+            for cache_type in types {
+                let limits = Limits {
+                    cache_type: *cache_type,
+                    ..LIMITS
+                };
+                let truth = steps(&mut *compile(&Interpreter, &program, &weights, limits));
+                let exact = steps(&mut *compile(&Interpreter, &program, &weights, LIMITS));
+                assert_eq!(truth != exact, *cache_type != CacheType::F32);
+                for device in devices() {
+                    let found = steps(&mut *compile(&device, &program, &weights, limits));
+                    let off = worst(&found, &truth);
+                    let isa = device.isa();
+                    assert!(
+                        off < 1e-5,
+                        "{heads:?} {window:?} {cache_type} {isa:?}: {off}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn steps_beyond_the_limits_are_refused_as_by_the_interpreter() {
-    let weights = weights();
-    let program = program(&weights, RopeStyle::Halves, Activation::Silu, None);
+    let weights = weights(HEADS);
+    let program = program(&weights, HEADS, RopeStyle::Halves, Activation::Silu, None);
     let whole: Vec<u32> = (0..30).map(|i| i % 20).collect();
     let sequence = |count, past, pages| SequenceStep { count, past, pages };
     type Bad<'a> = (&'a str, &'a [u32], Vec<SequenceStep<'a>>, &'a [u32]);
@@ -231,8 +268,8 @@ fn steps_beyond_the_limits_are_refused_as_by_the_interpreter() {
 
 #[test]
 fn limits_that_make_no_sense_are_refused() {
-    let weights = weights();
-    let program = program(&weights, RopeStyle::Halves, Activation::Silu, None);
+    let weights = weights(HEADS);
+    let program = program(&weights, HEADS, RopeStyle::Halves, Activation::Silu, None);
     let device = devices()
         .next()
         .expect("the scalar kernels are always there");
