@@ -425,6 +425,9 @@ fn flags(
     preparation: &Preparation,
 ) -> Result<(), Error> {
     let mut spelled = 0;
+    // Those that are looked for in the text as it is come before those that aren't.
+    let two_kinds = added.iter().any(|(_, token)| token.normalized)
+        && added.iter().any(|(_, token)| !token.normalized);
     for (id, token) in added {
         if token.single_word {
             return Err(fault(format!(
@@ -438,8 +441,15 @@ fn flags(
         if token.rstrip {
             parsed.strip_after.push(*id);
         }
-        if token.normalized && preparation.form.is_some() {
+        if token.normalized && (two_kinds || preparation.form.is_some()) {
             parsed.normalized.push(*id);
+        }
+        if let Some(form) = preparation.form.filter(|_| token.normalized) {
+            // It is looked for in normalised text, so it is normalised too.
+            let spelling = form.apply(&token.content);
+            if spelling != token.content {
+                parsed.draft.respell(*id, spelling.into_owned());
+            }
         }
         let spaced =
             token.content.contains([' ', '▁']) && matches!(parsed.model, Model::Pieces { .. });

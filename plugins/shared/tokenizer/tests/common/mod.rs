@@ -1,10 +1,13 @@
 //! Where the fixtures and the real models lie.
+#![allow(clippy::unwrap_used)]
 #![allow(dead_code)] // each test program uses its part
 
 use std::path::{Path, PathBuf};
 
 use backplane_tokenizer::Tokenizer;
+use backplane_tokenizer::hub::{self, Files};
 use backplane_weights::Weights;
+use backplane_weights::writer::{GgufWriter, OwnedValue};
 
 fn workspace() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../.."))
@@ -62,4 +65,39 @@ pub(crate) fn weights(name: &str) -> Weights {
 
 pub(crate) fn tokenizer(name: &str) -> Tokenizer {
     Tokenizer::from_metadata(weights(name).metadata()).unwrap()
+}
+
+/// The metadata keys of a directory's files.
+pub(crate) fn hub_keys(
+    files: &[(&str, &[u8])],
+    rows: Option<u64>,
+) -> Result<Vec<(String, OwnedValue)>, String> {
+    let mut all = Files {
+        vocabulary_rows: rows,
+        ..Files::default()
+    };
+    for (name, bytes) in files {
+        assert!(all.set(name, bytes), "{name}");
+    }
+    hub::metadata(&all).map_err(|error| error.to_string())
+}
+
+/// A model file of no tensors with these keys.
+pub(crate) fn with_keys(keys: Vec<(String, OwnedValue)>) -> Weights {
+    let mut writer = GgufWriter::new();
+    writer.add_meta("general.architecture", "llama");
+    for (key, value) in keys {
+        writer.add_meta(key, value);
+    }
+    Weights::from_bytes(Path::new("assembled"), &writer.to_bytes().unwrap()).unwrap()
+}
+
+/// The tokenizer of a directory's files.
+pub(crate) fn hub_tokenizer(files: &[(&str, &str)]) -> Result<Tokenizer, String> {
+    let files: Vec<(&str, &[u8])> = files
+        .iter()
+        .map(|(name, text)| (*name, text.as_bytes()))
+        .collect();
+    let weights = with_keys(hub_keys(&files, None)?);
+    Tokenizer::from_metadata(weights.metadata()).map_err(|error| error.to_string())
 }

@@ -1,14 +1,10 @@
 //! Tokenizers of Hugging Face directories against the references, and against the GGUF files of the same models.
-#![allow(clippy::unwrap_used)] // in helpers of tests too
 
-mod common;
-
-use std::path::Path;
-
-use backplane_tokenizer::hub::{self, Files};
+use crate::common;
+use backplane_tokenizer::hub::Files;
 use backplane_tokenizer::{ChatTemplate, DecodeOptions, EncodeOptions, Tokenizer};
-use backplane_weights::writer::{GgufWriter, OwnedValue};
-use backplane_weights::{Metadata, Value, Weights};
+use backplane_weights::writer::OwnedValue;
+use backplane_weights::{Metadata, Value};
 
 const PLAIN: EncodeOptions = EncodeOptions {
     add_special: false,
@@ -49,27 +45,15 @@ fn keys(model: &str) -> Vec<(String, OwnedValue)> {
         .filter_map(|&name| Some((name, std::fs::read(directory.join(name)).ok()?)))
         .collect();
     assert!(contents.len() >= 3, "{}", directory.display());
-    let mut files = Files {
-        vocabulary_rows: Some(512),
-        ..Files::default()
-    };
-    for (name, bytes) in &contents {
-        assert!(files.set(name, bytes));
-    }
-    hub::metadata(&files).unwrap_or_else(|error| panic!("{model}: {error}"))
-}
-
-fn metadata(keys: Vec<(String, OwnedValue)>) -> Weights {
-    let mut writer = GgufWriter::new();
-    writer.add_meta("general.architecture", "llama");
-    for (key, value) in keys {
-        writer.add_meta(key, value);
-    }
-    Weights::from_bytes(Path::new("assembled"), &writer.to_bytes().unwrap()).unwrap()
+    let files: Vec<(&str, &[u8])> = contents
+        .iter()
+        .map(|(name, bytes)| (*name, &bytes[..]))
+        .collect();
+    common::hub_keys(&files, Some(512)).unwrap_or_else(|error| panic!("{model}: {error}"))
 }
 
 fn tokenizer(model: &str) -> Tokenizer {
-    Tokenizer::from_metadata(metadata(keys(model)).metadata()).unwrap()
+    Tokenizer::from_metadata(common::with_keys(keys(model)).metadata()).unwrap()
 }
 
 fn ids(value: &serde_json::Value) -> Vec<u32> {
@@ -161,7 +145,7 @@ fn keys_are_those_of_the_gguf_file() {
         };
         compared += 1;
         let theirs = common::open(&path);
-        let ours = metadata(keys(model));
+        let ours = common::with_keys(keys(model));
         let (theirs, ours) = (theirs.metadata(), ours.metadata());
         let names = |m: &Metadata| {
             let names = m.keys().map(String::from);
@@ -260,7 +244,7 @@ fn bytes_come_back() {
 
 #[test]
 fn templates_come_along() {
-    let weights = metadata(keys("qwen3-qknorm"));
+    let weights = common::with_keys(keys("qwen3-qknorm"));
     let tokenizer = Tokenizer::from_metadata(weights.metadata()).unwrap();
     let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
         .unwrap()
