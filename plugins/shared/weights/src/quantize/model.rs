@@ -1,6 +1,6 @@
 //! Whole models into another storage type: which tensors change, and the work on all processors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::path::Path;
 
@@ -124,7 +124,8 @@ pub fn requantize(
 
 /// What a user should know about quantising these tensors to `ty`; a line each, tensors of all layers together.
 pub fn notes<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, ty: TensorType) -> Vec<String> {
-    let mut unfit: BTreeMap<String, usize> = BTreeMap::new();
+    // By what is said of them: their names, and how many they are.
+    let mut unfit: BTreeMap<String, (BTreeSet<String>, usize)> = BTreeMap::new();
     let mut twice: BTreeMap<&str, usize> = BTreeMap::new();
     for info in tensors {
         let destination = destination(info, ty);
@@ -136,12 +137,13 @@ pub fn notes<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, ty: TensorType) 
         };
         if let Some(stored) = stored {
             let line = format!(
-                "{}: rows of {} values are no whole blocks of {ty} ({}), {stored}",
-                any_layer(&info.name),
+                "rows of {} values are no whole blocks of {ty} ({}), {stored}",
                 info.cols(),
                 ty.block_elems()
             );
-            *unfit.entry(line).or_default() += 1;
+            let (names, count) = unfit.entry(line).or_default();
+            names.insert(any_layer(&info.name));
+            *count += 1;
         }
         if info.ty.block_elems() > 1 && destination != Destination::Unfit {
             *twice.entry(info.ty.name()).or_default() += 1;
@@ -149,9 +151,12 @@ pub fn notes<'a>(tensors: impl Iterator<Item = &'a TensorInfo>, ty: TensorType) 
     }
     let mut notes: Vec<String> = unfit
         .into_iter()
-        .map(|(line, count)| match count {
-            1 => line,
-            _ => format!("{line} ({count} tensors)"),
+        .map(|(line, (names, count))| {
+            let names = names.into_iter().collect::<Vec<_>>().join(", ");
+            match count {
+                1 => format!("{names}: {line}"),
+                _ => format!("{names} ({count} tensors): {line}"),
+            }
         })
         .collect();
     if !twice.is_empty() {
