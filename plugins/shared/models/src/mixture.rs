@@ -109,7 +109,8 @@ fn groups(
 
 impl Model<'_, '_> {
     /// The routed experts of layer `layer`: Shazeer et al. 2017, arXiv:1701.06538, as gated feed-forward layers.
-    /// `blk.N.exp_probs_b.bias`, where the file has it, corrects the choice.
+    /// `blk.N.exp_probs_b.bias`, where the file has it, corrects the choice. Some files have the gates and ups of all experts
+    /// as one tensor, in each matrix first the gate's rows.
     pub(crate) fn mixture(
         &mut self,
         layer: usize,
@@ -129,8 +130,17 @@ impl Model<'_, '_> {
         };
         let routing = self.b.route(logits, spec)?;
         let (width, n) = (self.h.width, mixture.experts);
-        let gates = self.expert_matrices(layer, "ffn_gate", [n, inner, width])?;
-        let ups = self.expert_matrices(layer, "ffn_up", [n, inner, width])?;
+        let fused = format!("blk.{layer}.ffn_gate_up_exps.weight");
+        let [gates, ups] = if self.b.has(&fused) {
+            // Saturated sums match no tensor.
+            let (both, b) = (inner.saturating_mul(2), &mut self.b);
+            let mut part = |rows| b.stacked_weight_rows(&fused, [n, both, width], rows);
+            [part(0..inner)?, part(inner..both)?]
+        } else {
+            let shape = [n, inner, width];
+            let gates = self.expert_matrices(layer, "ffn_gate", shape)?;
+            [gates, self.expert_matrices(layer, "ffn_up", shape)?]
+        };
         let downs = self.expert_matrices(layer, "ffn_down", [n, width, inner])?;
         let experts = gates
             .into_iter()

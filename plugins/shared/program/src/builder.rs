@@ -146,6 +146,19 @@ impl<'w> Builder<'w> {
         name: &str,
         [matrices, rows, columns]: [usize; 3],
     ) -> Result<Vec<WeightId>, ProgramError> {
+        self.stacked_weight_rows(name, [matrices, rows, columns], 0..rows)
+    }
+
+    /// Declares some rows of each matrix of a stored tensor of shape `[matrices, rows, columns]` as a weight of its own.
+    ///
+    /// # Errors
+    /// As [`stacked_weights`](Self::stacked_weights), or the rows are none or not within a matrix.
+    pub fn stacked_weight_rows(
+        &mut self,
+        name: &str,
+        [matrices, rows, columns]: [usize; 3],
+        part: Range<usize>,
+    ) -> Result<Vec<WeightId>, ProgramError> {
         let of = vec![matrices, rows, columns];
         // First of all, so that no number is trusted before it is known to be the file's.
         let whole = WeightRef {
@@ -154,13 +167,22 @@ impl<'w> Builder<'w> {
             view: None,
         };
         check_weight(&whole, self.weights)?;
+        if part.end > rows {
+            return Err(ProgramError::Shape {
+                op: self.program.ops.len(),
+                message: format!(
+                    "{name} has matrices of {rows} rows, a view ends at {}",
+                    part.end
+                ),
+            });
+        }
         (0..matrices)
             .map(|matrix| {
                 self.declare_view(WeightRef {
                     name: name.into(),
-                    shape: vec![rows, columns],
+                    shape: vec![part.len(), columns],
                     view: Some(RowView {
-                        first: matrix * rows,
+                        first: matrix * rows + part.start,
                         of: of.clone(),
                     }),
                 })

@@ -168,6 +168,23 @@ fn tensors_may_be_matrices_one_after_the_other() {
         let error = b.stacked_weights(name, shape).unwrap_err();
         assert_eq!(error.to_string(), expected);
     }
+    let lower = b.stacked_weight_rows("gates", [3, 6, 4], 4..6).unwrap();
+    let y = {
+        let table = b.weight("table", &[10, 4]).unwrap();
+        let x = b.embed(table, 1.0).unwrap();
+        b.linear(x, lower[1], None).unwrap()
+    };
+    assert_eq!(b.width(y), 2);
+    for (rows, expected) in [
+        (
+            4..7,
+            "operation 2: gates has matrices of 6 rows, a view ends at 7",
+        ),
+        (3..3, "operation 2: gates is [0, 4], expected a matrix"),
+    ] {
+        let error = b.stacked_weight_rows("gates", [3, 6, 4], rows).unwrap_err();
+        assert_eq!(error.to_string(), expected);
+    }
     // A row, stored as a vector or as a matrix.
     let table = b.weight("table", &[10, 4]).unwrap();
     let x = b.embed(table, 1.0).unwrap();

@@ -127,6 +127,33 @@ fn experts_may_be_stored_singly() {
 }
 
 #[test]
+fn gates_and_ups_may_be_stored_as_one() {
+    let mut file = File::mixtral(1);
+    for name in ["gate", "up"] {
+        file.tensors
+            .remove(&format!("blk.0.ffn_{name}_exps.weight"));
+    }
+    file.tensor("blk.0.ffn_gate_up_exps.weight", &[4, 12, WIDTH]);
+    let program = file.lower();
+    let listing = program.listing();
+    assert!(
+        listing
+            .contains("blk.0.ffn_gate_up_exps.weight[0..6] blk.0.ffn_gate_up_exps.weight[6..12]"),
+        "{listing}"
+    );
+    let last_up = program
+        .weights
+        .iter()
+        .filter_map(|weight| weight.view.as_ref());
+    assert!(last_up.into_iter().any(|view| view.first == 3 * 12 + 6));
+    file.tensor("blk.0.ffn_gate_up_exps.weight", &[4, 6, WIDTH]);
+    assert_eq!(
+        file.refusal(),
+        "m.gguf: blk.0.ffn_gate_up_exps.weight: expected [4, 12, 8], got [4, 6, 8]"
+    );
+}
+
+#[test]
 fn qwen2_moe_has_an_expert_behind_a_gate_of_its_own() {
     let mut file = File::new("qwen2moe", 2);
     let program = file.lower();
