@@ -11,6 +11,48 @@ const GGUF: &[&str] = &["model-bf16.gguf", "model-f16.gguf", "model-f32.gguf"];
 const OLDER: &str = "config.json";
 const NEWER: &str = "config.transformers5.json";
 
+/// A test for each tiny model of the fixtures, which calls a function with the model's name; and one that says that there are no
+/// others.
+#[macro_export]
+macro_rules! every_tiny_model {
+    ($judge:path) => {
+        $crate::every_tiny_model! { $judge:
+            deepseek_v3 = "deepseek-v3",
+            deepseek_v3_with_yarn = "deepseek-v3-yarn",
+            gemma3_with_windows = "gemma3-text",
+            gemma3_with_another_scale = "gemma3-text-attnscale",
+            gemma3_with_linear_scaling = "gemma3-text-linear8",
+            llama_of_256 = "llama-256-quant",
+            llama3_with_grouped_queries = "llama3-gqa",
+            llama3_in_parts = "llama3-gqa-sharded",
+            llama3_with_scaled_rotation = "llama3-ropescaled",
+            mistral_without_window = "mistral-full",
+            mistral_with_window = "mistral-sliding",
+            mixtral = "mixtral",
+            phi3_with_fused_matrices = "phi3-full-rotary",
+            phi4_mini_with_partial_and_long_rotation = "phi4mini-partial-longrope",
+            qwen2_moe_with_a_gated_shared_expert = "qwen2-moe",
+            qwen25_with_biases = "qwen2.5-bias",
+            qwen25_with_yarn = "qwen2.5-yarn",
+            qwen3_moe = "qwen3-moe",
+            qwen3_with_normalised_heads = "qwen3-qknorm",
+        }
+    };
+    ($judge:path: $($test:ident = $model:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                $judge($model);
+            }
+        )*
+
+        #[test]
+        fn every_model_of_the_fixtures_is_judged() {
+            assert_eq!($crate::tiny_models(), [$($model),*]);
+        }
+    };
+}
+
 /// The tiny models of the fixtures, by name.
 ///
 /// # Panics

@@ -117,7 +117,7 @@ impl<'a, 'w> Model<'a, 'w> {
         self.b.has(&format!("blk.{layer}.ffn_gate.weight"))
     }
 
-    /// `down(activation(gate(x)) * up(x))` of layer `layer`.
+    /// `down(activation(gate(x)) * up(x))` of layer `layer`; a file without `ffn_gate` may have both in `ffn_up`.
     pub(crate) fn gated_feed_forward(
         &mut self,
         layer: usize,
@@ -127,7 +127,25 @@ impl<'a, 'w> Model<'a, 'w> {
         let inner = self.h.feed_forward[layer];
         let names = ["ffn_gate", "ffn_up", "ffn_down"];
         let [gate, up, down] = names.map(|name| format!("blk.{layer}.{name}"));
+        let stored = self.h.weights.tensor(&format!("{up}.weight"));
+        let holds_both = stored.is_some_and(|up| up.rows() == inner.saturating_mul(2));
+        if holds_both && !self.b.has(&format!("{gate}.weight")) {
+            return self.fused_feed_forward(layer, x, activation);
+        }
         self.gated_layer([&gate, &up, &down], x, inner, activation)
+    }
+
+    /// As [`gated_feed_forward`](Self::gated_feed_forward), gate and up in `ffn_up`.
+    pub(crate) fn fused_feed_forward(
+        &mut self,
+        layer: usize,
+        x: ValueId,
+        activation: Activation,
+    ) -> Result<ValueId, ProgramError> {
+        let inner = self.h.feed_forward[layer];
+        let [gate, up] = self.fused_linears(&format!("blk.{layer}.ffn_up"), x, [inner; 2])?;
+        let x = self.b.gated(gate, up, activation)?;
+        self.linear(&format!("blk.{layer}.ffn_down"), x, self.h.width)
     }
 
     /// `down(activation(gate(x)) * up(x))`, `inner` wide inside.
@@ -144,30 +162,30 @@ impl<'a, 'w> Model<'a, 'w> {
         self.linear(down, x, self.h.width)
     }
 
-    /// Queries, keys and values of layer `layer`.
+    /// Queries, keys and values of layer `layer`, by `attn_q`, `attn_k` and `attn_v`, or by one `attn_qkv`.
     pub(crate) fn queries_keys_values(
         &mut self,
         layer: usize,
         x: ValueId,
     ) -> Result<[ValueId; 3], ProgramError> {
-        let (heads, kv_heads) = (self.h.heads[layer], self.h.kv_heads[layer]);
+        let h = self.h;
+        let (heads, kv_heads) = (h.heads[layer], h.kv_heads[layer]);
         // Saturated products match no tensor.
-        let q = self.linear(
-            &format!("blk.{layer}.attn_q"),
-            x,
-            heads.saturating_mul(self.h.key_dim),
-        )?;
-        let k = self.linear(
-            &format!("blk.{layer}.attn_k"),
-            x,
-            kv_heads.saturating_mul(self.h.key_dim),
-        )?;
-        let v = self.linear(
-            &format!("blk.{layer}.attn_v"),
-            x,
-            kv_heads.saturating_mul(self.h.value_dim),
-        )?;
-        Ok([q, k, v])
+        let widths = [
+            heads.saturating_mul(h.key_dim),
+            kv_heads.saturating_mul(h.key_dim),
+            kv_heads.saturating_mul(h.value_dim),
+        ];
+        let fused = format!("blk.{layer}.attn_qkv");
+        if self.b.has(&format!("{fused}.weight")) {
+            return self.fused_linears(&fused, x, widths);
+        }
+        let [q, k, v] = widths;
+        Ok([
+            self.linear(&format!("blk.{layer}.attn_q"), x, q)?,
+            self.linear(&format!("blk.{layer}.attn_k"), x, k)?,
+            self.linear(&format!("blk.{layer}.attn_v"), x, v)?,
+        ])
     }
 
     /// Grouped-query attention of layer `layer` (Ainslie et al. 2023, arXiv:2305.13245): turns queries and keys by their

@@ -1,6 +1,6 @@
 //! Phi-3 (Abdin et al. 2024, arXiv:2404.14219) and Phi-4-mini (arXiv:2503.01743).
 //!
-//! Llama's blocks, with queries, keys and values stored as one matrix, and gate and up as another. Phi-4-mini turns only part
+//! Llama's blocks, mostly with queries, keys and values stored as one matrix, and gate and up as another. Phi-4-mini turns only part
 //! of each head. Long contexts are stretched by LongRoPE.
 
 use crate::ModelError;
@@ -18,24 +18,16 @@ pub(crate) fn lower(h: &Hyperparameters<'_>) -> Result<Program, ModelError> {
         let rotary = m.b.declare_rope(rotary);
         let mut x = m.embed(1.0)?;
         for layer in 0..h.layers {
-            let (heads, kv_heads, inner) =
-                (h.heads[layer], h.kv_heads[layer], h.feed_forward[layer]);
-            let widths = [
-                (heads, h.key_dim),
-                (kv_heads, h.key_dim),
-                (kv_heads, h.value_dim),
-            ]
-            .map(|(heads, dim)| heads.saturating_mul(dim));
-
             let a = m.rms_norm(&format!("blk.{layer}.attn_norm"), x)?;
-            let qkv = m.fused_linears(&format!("blk.{layer}.attn_qkv"), a, widths)?;
+            let qkv = m.queries_keys_values(layer, a)?;
             let a = m.rotary_attention(layer, qkv, rotary, window)?;
             x = m.b.add(x, a)?;
-
             let f = m.rms_norm(&format!("blk.{layer}.ffn_norm"), x)?;
-            let [gate, up] = m.fused_linears(&format!("blk.{layer}.ffn_up"), f, [inner; 2])?;
-            let f = m.b.gated(gate, up, Activation::Silu)?;
-            let f = m.linear(&format!("blk.{layer}.ffn_down"), f, h.width)?;
+            let f = if m.b.has(&format!("blk.{layer}.ffn_gate.weight")) {
+                m.gated_feed_forward(layer, f, Activation::Silu)?
+            } else {
+                m.fused_feed_forward(layer, f, Activation::Silu)?
+            };
             x = m.b.add(x, f)?;
             m.b.mark(format!("layer.{layer}"), x);
         }

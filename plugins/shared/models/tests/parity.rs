@@ -1,89 +1,17 @@
 //! The lowered programs on the reference interpreter, judged by the golden references.
 
-use backplane_golden::{Judge, Tolerance, check_f32, check_quant, perplexity, real_teacher_forced};
+use backplane_golden::{
+    Judge, Tolerance, check_formats, check_quant, every_tiny_model, perplexity, real_teacher_forced,
+};
 use backplane_program::Interpreter;
 
-fn f32_parity(model: &str, file: &str) {
-    let seen = check_f32(&Interpreter, model, file, Tolerance { max_abs: 1e-3 });
-    println!("{model}/{file}: {seen:?}");
-}
-
-#[test]
-fn llama3_gqa_in_every_float_type() {
-    for file in ["model-f32.gguf", "model-f16.gguf", "model-bf16.gguf"] {
-        f32_parity("llama3-gqa", file);
+fn tiny(model: &str) {
+    for (format, seen) in check_formats(&Interpreter, model, Tolerance::default()) {
+        println!("{model}/{format}: {seen:?}");
     }
 }
 
-#[test]
-fn llama3_ropescaled() {
-    f32_parity("llama3-ropescaled", "model-f32.gguf");
-}
-
-#[test]
-fn mistral_full() {
-    f32_parity("mistral-full", "model-f32.gguf");
-}
-
-#[test]
-fn gemma3_text() {
-    f32_parity("gemma3-text", "model-f32.gguf");
-}
-
-#[test]
-fn gemma3_text_linear8() {
-    f32_parity("gemma3-text-linear8", "model-f32.gguf");
-}
-
-#[test]
-fn qwen25_with_biases() {
-    f32_parity("qwen2.5-bias", "model-f32.gguf");
-}
-
-#[test]
-fn qwen25_with_yarn() {
-    f32_parity("qwen2.5-yarn", "model-f32.gguf");
-}
-
-#[test]
-fn qwen3_with_normalised_heads() {
-    f32_parity("qwen3-qknorm", "model-f32.gguf");
-}
-
-#[test]
-fn phi3_with_fused_matrices() {
-    f32_parity("phi3-full-rotary", "model-f32.gguf");
-}
-
-#[test]
-fn phi4_mini_with_partial_and_long_rotation() {
-    f32_parity("phi4mini-partial-longrope", "model-f32.gguf");
-}
-
-#[test]
-fn mixtral() {
-    f32_parity("mixtral", "model-f32.gguf");
-}
-
-#[test]
-fn qwen2_moe_with_a_gated_shared_expert() {
-    f32_parity("qwen2-moe", "model-f32.gguf");
-}
-
-#[test]
-fn qwen3_moe() {
-    f32_parity("qwen3-moe", "model-f32.gguf");
-}
-
-#[test]
-fn deepseek_v3_with_the_compressed_cache() {
-    f32_parity("deepseek-v3", "model-f32.gguf");
-}
-
-#[test]
-fn deepseek_v3_with_yarn() {
-    f32_parity("deepseek-v3-yarn", "model-f32.gguf");
-}
+every_tiny_model!(tiny);
 
 #[test]
 fn llama_256_in_every_block_type() {

@@ -1,7 +1,9 @@
 //! Layouts that the fixtures don't have: other prefixes, heads, and forms of the same weights.
 
 use crate::support::{Model, metadata};
+use backplane_golden::{Runner, Sequence};
 use backplane_models::{hub, lower, summarize};
+use backplane_program::Interpreter;
 use backplane_weights::Weights;
 use serde_json::json;
 
@@ -27,6 +29,90 @@ fn assert_same(one: &Weights, other: &Weights) {
             tensor.name
         );
     }
+}
+
+fn logits(weights: &Weights) -> Vec<f32> {
+    let mut runner = Runner::of(&Interpreter, weights, None, 64, 16);
+    runner.feed(&mut Sequence::default(), &[3, 77, 5, 400, 12, 9], 16, 0)
+}
+
+const FUSED: &[(&str, &[&str])] = &[
+    (
+        "self_attn.qkv_proj",
+        &["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
+    ),
+    ("mlp.gate_up_proj", &["mlp.gate_proj", "mlp.up_proj"]),
+];
+
+fn name(layer: usize, part: &str) -> String {
+    format!("model.layers.{layer}.{part}.weight")
+}
+
+#[test]
+fn matrices_may_be_fused_in_any_family() {
+    for family in [
+        "llama3-gqa",
+        "qwen3-qknorm",
+        "gemma3-text",
+        "mistral-sliding",
+    ] {
+        let split = Model::of(family);
+        let mut fused = split.clone();
+        let layers = split.config["num_hidden_layers"]
+            .as_u64()
+            .expect("a number") as usize;
+        for (layer, (whole, parts)) in
+            (0..layers).flat_map(|layer| FUSED.iter().map(move |it| (layer, it)))
+        {
+            let mut one = split.tensor(&name(layer, parts[0])).clone();
+            for part in &parts[1..] {
+                let part = split.tensor(&name(layer, part));
+                one.shape[0] += part.shape[0];
+                one.bytes.extend_from_slice(&part.bytes);
+            }
+            one.name = name(layer, whole);
+            fused
+                .tensors
+                .retain(|tensor| !parts.iter().any(|part| tensor.name == name(layer, part)));
+            fused.tensors.push(one);
+        }
+        let (split, fused) = (opened(&split), opened(&fused));
+        assert_eq!(fused.owned_bytes(), split.owned_bytes());
+        assert!(logits(&split) == logits(&fused), "{family}");
+    }
+    // Biases of fused matrices are not known to exist.
+    let fused = Model::of("qwen2.5-bias").change("q_proj.weight", |tensor| {
+        tensor.name = tensor.name.replace("q_proj", "qkv_proj");
+    });
+    assert!(
+        fused
+            .refusal()
+            .contains("qkv_proj.weight: found [64, 64], expected [128, 64]")
+    );
+}
+
+#[test]
+fn matrices_of_phi3_may_be_split() {
+    let fused = Model::of("phi3-full-rotary");
+    let mut split = fused.clone();
+    for layer in 0..3 {
+        for (whole, parts, rows) in [
+            (FUSED[0].0, FUSED[0].1, &[64, 32, 32][..]),
+            (FUSED[1].0, FUSED[1].1, &[128, 128]),
+        ] {
+            let mut rest = fused.tensor(&name(layer, whole)).bytes.as_slice();
+            split = split.without(&name(layer, whole));
+            for (part, rows) in parts.iter().zip(rows) {
+                split = split.with(&name(layer, part), &[*rows, 64]);
+                let tensor = split.tensors.last_mut().expect("a tensor");
+                let (bytes, others) = rest.split_at(rows * 64 * 2);
+                (tensor.bytes, tensor.dtype) = (bytes.into(), "BF16".into());
+                rest = others;
+            }
+            assert!(rest.is_empty());
+        }
+    }
+    assert!(logits(&opened(&fused)) == logits(&opened(&split)));
 }
 
 #[test]

@@ -7,12 +7,12 @@ use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
 /// The folder of a tiny model.
-pub fn folder(model: &str) -> PathBuf {
+pub(crate) fn folder(model: &str) -> PathBuf {
     fixtures_dir().join("tiny").join(model)
 }
 
 /// Tiny models with a configuration, by name; each covers a family.
-pub const MODELS: &[&str] = &[
+pub(crate) const MODELS: &[&str] = &[
     "deepseek-v3",
     "deepseek-v3-yarn",
     "gemma3-text",
@@ -34,27 +34,27 @@ pub const MODELS: &[&str] = &[
 ];
 
 #[derive(Clone)]
-pub struct Tensor {
-    pub name: String,
-    pub dtype: String,
-    pub shape: Vec<usize>,
-    pub bytes: Vec<u8>,
+pub(crate) struct Tensor {
+    pub(crate) name: String,
+    pub(crate) dtype: String,
+    pub(crate) shape: Vec<usize>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A model that is not written yet.
 #[derive(Clone)]
-pub struct Model {
-    pub config: Value,
-    pub tensors: Vec<Tensor>,
+pub(crate) struct Model {
+    pub(crate) config: Value,
+    pub(crate) tensors: Vec<Tensor>,
 }
 
 impl Model {
     /// As the fixture has it, by the older dialect of its configuration.
-    pub fn of(model: &str) -> Self {
+    pub(crate) fn of(model: &str) -> Self {
         Self::in_dialect(model, "config.json")
     }
 
-    pub fn in_dialect(model: &str, configuration: &str) -> Self {
+    pub(crate) fn in_dialect(model: &str, configuration: &str) -> Self {
         let text = std::fs::read(folder(model).join(configuration)).expect("a configuration");
         let checkpoint = Checkpoint::open(&folder(model)).expect("a checkpoint");
         let tensors = checkpoint.tensors().map(|tensor| Tensor {
@@ -69,19 +69,19 @@ impl Model {
         }
     }
 
-    pub fn set(mut self, key: &str, value: Value) -> Self {
+    pub(crate) fn set(mut self, key: &str, value: Value) -> Self {
         self.config[key] = value;
         self
     }
 
-    pub fn without_key(mut self, key: &str) -> Self {
+    pub(crate) fn without_key(mut self, key: &str) -> Self {
         let keys = self.config.as_object_mut().expect("an object");
         keys.remove(key).expect("a key that is there");
         self
     }
 
     /// Changes the tensors whose names contain `part`, of which there is at least one.
-    pub fn change(mut self, part: &str, change: impl Fn(&mut Tensor)) -> Self {
+    pub(crate) fn change(mut self, part: &str, change: impl Fn(&mut Tensor)) -> Self {
         let mut changed = self
             .tensors
             .iter_mut()
@@ -92,7 +92,7 @@ impl Model {
         self
     }
 
-    pub fn without(mut self, part: &str) -> Self {
+    pub(crate) fn without(mut self, part: &str) -> Self {
         let before = self.tensors.len();
         self.tensors.retain(|tensor| !tensor.name.contains(part));
         assert!(self.tensors.len() < before, "no tensor {part}");
@@ -100,7 +100,7 @@ impl Model {
     }
 
     /// Adds a tensor of zeros in F32.
-    pub fn with(mut self, name: &str, shape: &[usize]) -> Self {
+    pub(crate) fn with(mut self, name: &str, shape: &[usize]) -> Self {
         self.tensors.push(Tensor {
             name: name.into(),
             dtype: "F32".into(),
@@ -110,13 +110,13 @@ impl Model {
         self
     }
 
-    pub fn tensor(&self, name: &str) -> &Tensor {
+    pub(crate) fn tensor(&self, name: &str) -> &Tensor {
         let found = self.tensors.iter().find(|tensor| tensor.name == name);
         found.unwrap_or_else(|| panic!("no tensor {name}"))
     }
 
     /// Writes the directory.
-    pub fn write(&self) -> tempfile::TempDir {
+    pub(crate) fn write(&self) -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let config = serde_json::to_vec(&self.config).expect("JSON");
         std::fs::write(folder.path().join("config.json"), config).expect("written");
@@ -142,12 +142,12 @@ impl Model {
     }
 
     /// Opens what was written; once open, the files may go.
-    pub fn open(&self) -> Result<Weights, ModelError> {
+    pub(crate) fn open(&self) -> Result<Weights, ModelError> {
         hub::open(self.write().path(), vec![])
     }
 
     /// What opening refuses, in one line, without the folder.
-    pub fn refusal(&self) -> String {
+    pub(crate) fn refusal(&self) -> String {
         let folder = self.write();
         match hub::open(folder.path(), vec![]) {
             Ok(_) => panic!("was opened"),
@@ -157,7 +157,7 @@ impl Model {
 }
 
 /// An error's line, without the folder before its files.
-pub fn line(error: &ModelError, folder: &Path) -> String {
+pub(crate) fn line(error: &ModelError, folder: &Path) -> String {
     let line = error.to_string();
     assert!(!line.contains('\n'), "{line}");
     let folder = folder.display().to_string();
@@ -168,7 +168,7 @@ pub fn line(error: &ModelError, folder: &Path) -> String {
 }
 
 /// All metadata but the vocabulary, by key.
-pub fn metadata(weights: &Weights) -> Vec<(String, String)> {
+pub(crate) fn metadata(weights: &Weights) -> Vec<(String, String)> {
     let keys = weights
         .metadata()
         .keys()
