@@ -12,7 +12,7 @@ use super::listed::{Levels, level_code};
 use super::plain::nibbles;
 
 /// How often the scale of the scales is solved for anew.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 1;
 
 /// A block of groups around zero.
 struct Around<const N: usize, const GROUPS: usize> {
