@@ -1,6 +1,8 @@
 //! The judges find devices that are off: each fault here is one that a real device could have.
 
-use backplane_golden::{Judge, Tolerance, check_f32, check_quant, perplexity, real_teacher_forced};
+use backplane_golden::{
+    Judge, Tolerance, check_f32, check_quant, formats, perplexity, real_teacher_forced,
+};
 use backplane_program::{
     Activation, Device, DeviceError, Executable, Interpreter, Limits, Op, Program, RopeStyle,
     SequenceStep, Step, StepOutput,
@@ -169,6 +171,40 @@ fn faults_of_operations_are_found() {
             )
         });
     }
+}
+
+/// Beyond a window that the GGUF file of a model does not know, its references are not right for the file; they are for the
+/// directory.
+#[test]
+fn a_window_is_judged_where_the_file_knows_it() {
+    let blind = Faulty {
+        program: |program| {
+            for op in &mut program.ops {
+                if let Op::Attention { window, .. } = op {
+                    *window = None;
+                }
+            }
+        },
+        ..FAITHFUL
+    };
+    let judge = |device: &dyn Device, format: &str| {
+        check_f32(device, "mistral-sliding", format, Tolerance::default());
+    };
+    for format in formats("mistral-sliding") {
+        judge(&FAITHFUL, format);
+        if format.ends_with(".gguf") {
+            judge(&blind, format);
+        } else {
+            finds("a window left out", || judge(&blind, format));
+        }
+    }
+    let off = Faulty {
+        program: |program| program.ropes[0].inverse_frequencies[0] *= 1.001,
+        ..FAITHFUL
+    };
+    finds("a frequency off within the window", || {
+        judge(&off, "model-f32.gguf")
+    });
 }
 
 #[test]

@@ -35,7 +35,7 @@ use std::path::Path;
 /// Notes for people, as a list of strings.
 const NOTES: &str = "backplane.notes";
 
-/// Whether a path looks like a checkpoint with a configuration: see [`Checkpoint::looks_like`].
+/// Whether a path looks like a checkpoint, by names and first bytes: see [`Checkpoint::looks_like`].
 pub fn looks_like(path: &Path) -> bool {
     Checkpoint::looks_like(path)
 }
