@@ -27,7 +27,6 @@ mod dispatch;
 mod activations;
 mod attend;
 mod cache;
-mod check;
 mod device;
 mod isa;
 mod kernels;

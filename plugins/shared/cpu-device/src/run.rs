@@ -9,7 +9,6 @@ mod route;
 mod rows;
 
 use crate::cache::Cache;
-use crate::check::Checker;
 use crate::isa::Isa;
 use crate::lower::{Arena, Kernel, lower};
 use crate::memory::Buffer;
@@ -17,7 +16,8 @@ use crate::pool::Pool;
 use crate::vector::Turn;
 use attention::{Place, Scratch, append};
 use backplane_program::{
-    DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepOutput, Value, ValueId,
+    DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepChecker, StepOutput,
+    Value, ValueId,
 };
 use backplane_weights::Weights;
 use experts::Mixture;
@@ -38,7 +38,7 @@ pub(crate) struct CpuExecutable {
     ranking: Ranking,
     ropes: Vec<RopeTable>,
     cache: Cache,
-    checker: Checker,
+    checker: StepChecker,
     logits: ValueId,
     marks: Vec<(String, ValueId)>,
     scratch: Scratch,
@@ -70,7 +70,7 @@ impl CpuExecutable {
     ) -> Result<Self, DeviceError> {
         program.validate()?;
         program.check_weights(weights)?;
-        let checker = Checker::new(limits, program.vocab)?;
+        let checker = StepChecker::new(limits, program.vocab, "cpu")?;
         let plan = Plan::new(program);
         let too_large = || DeviceError::Memory {
             device: "cpu".into(),
@@ -159,7 +159,8 @@ impl CpuExecutable {
 
 impl Executable for CpuExecutable {
     fn step(&mut self, step: &Step<'_>, out: &mut StepOutput) -> Result<(), DeviceError> {
-        self.checker.step(step)?;
+        self.checker.check(step)?;
+        self.checker.wrote(step);
         self.prepare(step);
         out.marks.clear();
         let vocab = self.values[self.logits.0].width;

@@ -6,13 +6,13 @@
 //! dequantised row by row as they are used, never kept.
 
 mod cache;
-mod check;
 mod experts;
 mod ops;
 #[cfg(test)]
 mod tests;
 
-use crate::device::{Device, DeviceError, Executable, Limits, Step, StepOutput};
+use crate::check::StepChecker;
+use crate::device::{CacheType, Device, DeviceError, Executable, Limits, Step, StepOutput};
 use crate::plan::Plan;
 use crate::program::{Expert, Op, Program, Rows, ValueId, WeightId};
 use backplane_weights::{Tensor, Weights};
@@ -35,12 +35,7 @@ impl Device for Interpreter {
     ) -> Result<Box<dyn Executable>, DeviceError> {
         program.validate()?;
         program.check_weights(weights)?;
-        if limits.page_size == 0 || limits.max_step_tokens == 0 {
-            return Err(DeviceError::Step(format!(
-                "page size {} and {} tokens a step, expected at least 1",
-                limits.page_size, limits.max_step_tokens
-            )));
-        }
+        let checker = StepChecker::new(limits, program.vocab, &self.name())?;
         let threads = match limits.threads {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
@@ -53,7 +48,8 @@ impl Device for Interpreter {
             program: program.clone(),
             weights: weights.clone(),
             plan,
-            limits,
+            cache_type: limits.cache_type,
+            checker,
             threads,
         }))
     }
@@ -62,7 +58,8 @@ impl Device for Interpreter {
 struct Interpreted {
     program: Program,
     weights: Weights,
-    limits: Limits,
+    cache_type: CacheType,
+    checker: StepChecker,
     threads: usize,
     plan: Plan,
     /// One per slot of the plan.
@@ -72,8 +69,9 @@ struct Interpreted {
 
 impl Executable for Interpreted {
     fn step(&mut self, step: &Step<'_>, out: &mut StepOutput) -> Result<(), DeviceError> {
-        check::step(step, &self.limits, self.program.vocab, &self.pool)?;
+        self.checker.check(step)?;
         self.pool.commit(step)?;
+        self.checker.wrote(step);
         let positions = positions(step);
         out.marks.clear();
         for index in 0..self.program.ops.len() {
@@ -103,7 +101,9 @@ impl Executable for Interpreted {
     }
 
     fn copy_page(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
-        self.pool.copy(from, to)
+        self.checker.copy(from, to)?;
+        self.pool.copy(from, to);
+        Ok(())
     }
 
     fn page_bytes(&self) -> usize {
@@ -113,7 +113,7 @@ impl Executable for Interpreted {
     fn describe(&self) -> String {
         format!(
             "scalar f32, weights dequantised row by row, cache rounded to {}, {} threads",
-            self.limits.cache_type, self.threads
+            self.cache_type, self.threads
         )
     }
 }

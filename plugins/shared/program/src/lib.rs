@@ -10,6 +10,7 @@
 //! Invariant: this crate never opens files and knows no architecture.
 
 pub mod builder;
+mod check;
 pub mod device;
 pub mod interpreter;
 mod listing;
@@ -18,6 +19,7 @@ pub mod program;
 mod shape;
 
 pub use builder::{AttentionSpec, Builder, RouteSpec};
+pub use check::StepChecker;
 pub use device::{
     CacheType, Device, DeviceError, Executable, Limits, SequenceStep, Step, StepOutput,
 };

@@ -53,16 +53,6 @@ impl Pool {
         self.page_floats
     }
 
-    /// Whether a page with this id exists.
-    pub(super) fn has(&self, page: u32) -> bool {
-        (page as usize) < self.pages.len()
-    }
-
-    /// Whether the page has ever been written.
-    pub(super) fn is_written(&self, page: u32) -> bool {
-        !self.pages[page as usize].is_empty() || self.page_floats == 0
-    }
-
     /// Takes memory for every page that the step writes for the first time.
     pub(super) fn commit(&mut self, step: &Step<'_>) -> Result<(), DeviceError> {
         for sequence in step.sequences {
@@ -115,17 +105,9 @@ impl Pool {
         }
     }
 
-    pub(super) fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
-        for page in [from, to] {
-            if !self.has(page) {
-                return Err(DeviceError::Step(format!(
-                    "page {page} of {}",
-                    self.pages.len()
-                )));
-            }
-        }
+    /// Copies a page that there is to another.
+    pub(super) fn copy(&mut self, from: u32, to: u32) {
         self.pages[to as usize] = self.pages[from as usize].clone();
-        Ok(())
     }
 
     pub(super) fn view(&self, cache: CacheId) -> CacheView<'_> {
@@ -181,7 +163,7 @@ pub(super) fn round(cache_type: CacheType, heads: &mut [f32]) {
 }
 
 /// The pages of a sequence that a step writes to.
-pub(super) fn written_pages<'a>(sequence: &SequenceStep<'a>, page_size: usize) -> &'a [u32] {
+fn written_pages<'a>(sequence: &SequenceStep<'a>, page_size: usize) -> &'a [u32] {
     let end = (sequence.past + sequence.count).div_ceil(page_size);
     &sequence.pages[sequence.past / page_size..end]
 }

@@ -503,7 +503,7 @@ fn a_copied_page_continues_as_its_original_and_apart_from_it() {
     let again = run(&mut *executable, &[6], 3, &[3]);
     assert_eq!(again, original[VOCAB..]);
     assert!(
-        matches!(executable.copy_page(0, 4), Err(DeviceError::Step(message)) if message == "page 4 of 4")
+        matches!(executable.copy_page(0, 4), Err(DeviceError::Step(message)) if message == "page 4, expected below 4")
     );
 }
 

@@ -1,9 +1,10 @@
-//! Checks of a step against the limits: afterwards nothing in it can lead outside the buffers.
+//! Checks of a step against the limits: afterwards nothing in it can lead outside a device's buffers.
 
-use backplane_program::{DeviceError, Limits, Step};
+use crate::device::{DeviceError, Limits, Step};
 
-/// What is remembered of every page, so that checking a step allocates nothing.
-pub(crate) struct Checker {
+/// Checks steps, for any device. It remembers of every page whether it was written, so that checking a step allocates nothing.
+#[derive(Debug)]
+pub struct StepChecker {
     limits: Limits,
     vocab: usize,
     /// Whether a page has ever been written.
@@ -14,45 +15,42 @@ pub(crate) struct Checker {
     mark: u64,
 }
 
-impl Checker {
-    pub(crate) fn new(limits: Limits, vocab: usize) -> Result<Self, DeviceError> {
+impl StepChecker {
+    /// For steps within `limits` of a vocabulary of `vocab` tokens. `device` is named where memory is short.
+    ///
+    /// # Errors
+    /// A page has no positions, a step no tokens, or there is no memory for the table of pages.
+    pub fn new(limits: Limits, vocab: usize, device: &str) -> Result<Self, DeviceError> {
         if limits.page_size == 0 || limits.max_step_tokens == 0 {
             return Err(DeviceError::Step(format!(
                 "page size {} and {} tokens a step, expected at least 1",
                 limits.page_size, limits.max_step_tokens
             )));
         }
-        let bytes = limits.pages.saturating_mul(size_of::<u64>());
-        let table = || -> Result<Vec<u64>, DeviceError> {
-            let mut table = vec![];
-            table
-                .try_reserve_exact(limits.pages)
-                .map_err(|_| DeviceError::Memory {
-                    device: "cpu".into(),
-                    bytes,
-                    what: "the page table".into(),
-                })?;
-            table.resize(limits.pages, 0);
-            Ok(table)
-        };
-        let (seen, written) = (table()?, table()?);
         Ok(Self {
             limits,
             vocab,
-            filled: vec![false; limits.pages],
-            seen,
-            written,
+            filled: table(limits.pages, device)?,
+            seen: table(limits.pages, device)?,
+            written: table(limits.pages, device)?,
             mark: 0,
         })
     }
 
-    /// Checks everything a step says, then takes note of the pages it writes.
-    pub(crate) fn step(&mut self, step: &Step<'_>) -> Result<(), DeviceError> {
-        let checked = self
-            .tokens(step)
+    /// Checks everything a step says. What runs the step then says so by [`wrote`](Self::wrote).
+    ///
+    /// # Errors
+    /// [`DeviceError::Step`] with the first rule broken: those of [`Step`], [`SequenceStep`](crate::SequenceStep) and [`Limits`],
+    /// and that positions behind a sequence lie on pages that were written.
+    pub fn check(&mut self, step: &Step<'_>) -> Result<(), DeviceError> {
+        self.tokens(step)
             .and_then(|()| self.sequences(step))
-            .and_then(|()| self.wanted(step));
-        checked.map_err(DeviceError::Step)?;
+            .and_then(|()| self.wanted(step))
+            .map_err(DeviceError::Step)
+    }
+
+    /// Takes note of the pages that a step writes. It must have passed [`check`](Self::check).
+    pub fn wrote(&mut self, step: &Step<'_>) {
         let size = self.limits.page_size;
         for sequence in step.sequences {
             let end = (sequence.past + sequence.count).div_ceil(size);
@@ -60,11 +58,13 @@ impl Checker {
                 self.filled[*page as usize] = true;
             }
         }
-        Ok(())
     }
 
     /// Checks a copy of a page, then takes note of it.
-    pub(crate) fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
+    ///
+    /// # Errors
+    /// [`DeviceError::Step`]: there is no such page.
+    pub fn copy(&mut self, from: u32, to: u32) -> Result<(), DeviceError> {
         let pages = self.limits.pages;
         if let Some(page) = [from, to].into_iter().find(|page| *page as usize >= pages) {
             return Err(DeviceError::Step(format!(
@@ -165,4 +165,17 @@ impl Checker {
         }
         Ok(())
     }
+}
+
+fn table<T: Clone + Default>(pages: usize, device: &str) -> Result<Vec<T>, DeviceError> {
+    let mut table = vec![];
+    table
+        .try_reserve_exact(pages)
+        .map_err(|_| DeviceError::Memory {
+            device: device.into(),
+            bytes: pages.saturating_mul(size_of::<T>()),
+            what: "the page table".into(),
+        })?;
+    table.resize(pages, T::default());
+    Ok(table)
 }
