@@ -318,6 +318,67 @@ fn fused_matrices_are_cut_where_llama_cpp_wants_them_apart() {
     }
 }
 
+/// The other way round: Phi-3 has them as one.
+#[test]
+fn split_matrices_are_joined_where_llama_cpp_wants_one() {
+    let fused = Model::of("phi3-full-rotary");
+    let mut split = fused.clone();
+    for layer in 0..3 {
+        for (name, parts) in [
+            (
+                "self_attn.qkv_proj",
+                &[
+                    ("self_attn.q_proj", 64),
+                    ("self_attn.k_proj", 32),
+                    ("self_attn.v_proj", 32),
+                ][..],
+            ),
+            (
+                "mlp.gate_up_proj",
+                &[("mlp.gate_proj", 128), ("mlp.up_proj", 128)],
+            ),
+        ] {
+            let name_of = |part: &str| format!("model.layers.{layer}.{part}.weight");
+            let whole = fused.tensor(&name_of(name)).clone();
+            split = split.without(&name_of(name));
+            let mut rest = &whole.bytes[..];
+            for (part, rows) in parts {
+                let (head, tail) = rest.split_at(rows * 64 * 2);
+                split = split
+                    .with(&name_of(part), &[*rows, 64])
+                    .change(&name_of(part), |tensor| {
+                        tensor.bytes = head.to_vec();
+                        tensor.dtype = whole.dtype.clone();
+                    });
+                rest = tail;
+            }
+        }
+    }
+    let (expected, _) = converted(&fused.open().unwrap(), ConvertOptions::default());
+    let (found, _) = converted(&split.open().unwrap(), ConvertOptions::default());
+    assert_eq!(expected.tensors().count(), found.tensors().count());
+    for info in expected.tensors() {
+        let (a, b) = (
+            expected.require(&info.name).unwrap(),
+            found.require(&info.name).unwrap(),
+        );
+        assert!(
+            a.data == b.data && a.info.shape == b.info.shape,
+            "{}",
+            info.name
+        );
+    }
+    let uneven = split.change("layers.1.mlp.up_proj", |tensor| {
+        tensor.bytes = vec![0; 4 * 128 * 64];
+        tensor.dtype = "F32".into();
+    });
+    refused(
+        &uneven.open().unwrap(),
+        ConvertOptions::default(),
+        "tensor blk.1.ffn_up.weight: found [128, 64] in F32, expected rows as of blk.1.ffn_gate.weight, [128, 64] in BF16",
+    );
+}
+
 #[test]
 fn where_llama_cpp_computes_something_else_is_said() {
     let notes = |model: &str, change: &dyn Fn(Model) -> Model| -> Vec<String> {

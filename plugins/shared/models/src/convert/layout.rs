@@ -119,7 +119,10 @@ pub(super) fn outputs(
             continue;
         }
         let split = match &assembled {
-            Some(assembled) => assembled.split(info)?,
+            Some(assembled) => match assembled.joined(info)? {
+                Some(joined) => Some(joined),
+                None => assembled.split(info)?,
+            },
             None => None,
         };
         match split {
@@ -271,6 +274,49 @@ impl<'w> Assembled<'w> {
             first,
             turned: h.rotary_dim,
         })
+    }
+
+    /// What Phi-3 has as one tensor where the model has parts: all of it in place of the first, nothing in place of the others.
+    fn joined(&self, info: &TensorInfo) -> Result<Option<Vec<Output>>, ModelError> {
+        const JOINED: [(&str, &[&str]); 2] = [
+            ("attn_qkv", &["attn_q", "attn_k", "attn_v"]),
+            ("ffn_up", &["ffn_gate", "ffn_up"]),
+        ];
+        let Some((_, part)) = layer_part(&info.name).filter(|_| self.h.architecture == "phi3")
+        else {
+            return Ok(None);
+        };
+        let Some((whole, names)) = JOINED.iter().find(|(_, names)| names.contains(&part)) else {
+            return Ok(None);
+        };
+        let weights = self.h.weights;
+        let parts: Option<Vec<_>> = names
+            .iter()
+            .map(|name| weights.tensor(&info.name.replacen(part, name, 1)))
+            .collect();
+        let Some(parts) = parts else { return Ok(None) };
+        if part != names[0] {
+            return Ok(Some(vec![]));
+        }
+        let mut joined = info.clone();
+        joined.name = info.name.replacen(part, whole, 1);
+        joined.shape[0] = parts.iter().map(|part| part.info.shape[0]).sum();
+        joined.bytes = parts.iter().map(|part| part.info.bytes).sum();
+        if let Some(other) = parts
+            .iter()
+            .find(|other| (other.info.ty, &other.info.shape[1..]) != (info.ty, &info.shape[1..]))
+        {
+            return Err(ModelError::Tensor {
+                path: weights.path().into(),
+                tensor: other.info.name.clone(),
+                found: format!("{:?} in {}", other.info.shape, other.info.ty),
+                expected: format!("rows as of {}, {:?} in {}", info.name, info.shape, info.ty),
+            });
+        }
+        let pieces = parts
+            .iter()
+            .map(|part| Piece::whole(part.info, Order::AsStored));
+        Ok(Some(vec![output(joined, pieces.collect())]))
     }
 
     /// The tensors that the file has in place of one that is several in one. Phi-3's are as the checkpoint has them.
