@@ -114,6 +114,7 @@ pub(crate) const FAMILIES: &[Family] = &[
                 plan.set("attention.sliding_window", window);
             }
             experts(config, plan, &["num_local_experts"])?;
+            plan.sizes.expert_width = plan.sizes.feed_forward;
             llama_like(config, plan)
         },
     },

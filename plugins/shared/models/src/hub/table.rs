@@ -47,6 +47,9 @@ pub(crate) enum When {
     Dense,
     Experts,
     SharedExperts,
+    /// Experts are stored one by one, or all in one tensor.
+    SingleExperts,
+    StackedExperts,
     /// Queries of latent attention have a rank, or none.
     QueryRank,
     NoQueryRank,
@@ -67,6 +70,7 @@ pub(crate) enum Dim {
     GateUp,
     Experts,
     ExpertWidth,
+    ExpertGateUp,
     SharedWidth,
     /// Of latent attention: the queries' rank, all their heads, the latent with the turned part of keys, the latent alone, what
     /// it leads to, and all value heads.
@@ -110,6 +114,7 @@ pub(crate) const FRAME: &[Row] = &[
 pub(crate) const EMBEDDING: &str = "{model}embed_tokens.weight";
 pub(crate) const HEAD: &str = "{head}lm_head.weight";
 pub(crate) const FUSED_QUERIES: &str = "{model}layers.{layer}.self_attn.qkv_proj.weight";
+pub(crate) const STACKED: &str = "{model}layers.{layer}.mlp.experts.gate_up_proj";
 pub(crate) const FUSED_GATE: &str = "{model}layers.{layer}.mlp.gate_up_proj.weight";
 
 /// Norms before attention and feed-forward.
@@ -281,28 +286,58 @@ pub(crate) const GEMMA_NORMS: &[Row] = &[
 /// As [`FRAME`], with Gemma's norm.
 pub(crate) const GEMMA_FRAME: &[Row] = &[FRAME[0], FRAME[1].take(Take::PlusOne), FRAME[2]];
 
-/// Mixtral's router and experts.
+/// Mixtral's router and experts, stored one by one as they were first, or in one tensor by transformers 5's own names.
 pub(crate) const MIXTRAL_EXPERTS: &[Row] = &[
     row(
         "{model}layers.{layer}.block_sparse_moe.gate.weight",
         "blk.{layer}.ffn_gate_inp.weight",
         &[Experts, Width],
-    ),
+    )
+    .when(When::SingleExperts),
     row(
         "{model}layers.{layer}.block_sparse_moe.experts.{expert}.w1.weight",
         "blk.{layer}.ffn_gate.{expert}.weight",
-        &[FeedForward, Width],
-    ),
+        &[ExpertWidth, Width],
+    )
+    .when(When::SingleExperts),
     row(
         "{model}layers.{layer}.block_sparse_moe.experts.{expert}.w3.weight",
         "blk.{layer}.ffn_up.{expert}.weight",
-        &[FeedForward, Width],
-    ),
+        &[ExpertWidth, Width],
+    )
+    .when(When::SingleExperts),
     row(
         "{model}layers.{layer}.block_sparse_moe.experts.{expert}.w2.weight",
         "blk.{layer}.ffn_down.{expert}.weight",
-        &[Width, FeedForward],
-    ),
+        &[Width, ExpertWidth],
+    )
+    .when(When::SingleExperts),
+    STACKED_ROUTER,
+    STACKED_EXPERTS[0],
+    STACKED_EXPERTS[1],
+];
+
+const STACKED_ROUTER: Row = row(
+    "{model}layers.{layer}.mlp.gate.weight",
+    "blk.{layer}.ffn_gate_inp.weight",
+    &[Experts, Width],
+)
+.when(When::StackedExperts);
+
+/// All experts of a layer, as transformers 5 has them in memory: gate and up one after the other for each.
+const STACKED_EXPERTS: &[Row] = &[
+    row(
+        STACKED,
+        "blk.{layer}.ffn_gate_up_exps.weight",
+        &[Experts, ExpertGateUp, Width],
+    )
+    .when(When::StackedExperts),
+    row(
+        "{model}layers.{layer}.mlp.experts.down_proj",
+        "blk.{layer}.ffn_down_exps.weight",
+        &[Experts, Width, ExpertWidth],
+    )
+    .when(When::StackedExperts),
 ];
 
 /// Router and experts of Qwen's and DeepSeek's mixtures.
@@ -318,19 +353,21 @@ pub(crate) const EXPERTS: &[Row] = &[
         "blk.{layer}.ffn_gate.{expert}.weight",
         &[ExpertWidth, Width],
     )
-    .when(When::Experts),
+    .when(When::SingleExperts),
     row(
         "{model}layers.{layer}.mlp.experts.{expert}.up_proj.weight",
         "blk.{layer}.ffn_up.{expert}.weight",
         &[ExpertWidth, Width],
     )
-    .when(When::Experts),
+    .when(When::SingleExperts),
     row(
         "{model}layers.{layer}.mlp.experts.{expert}.down_proj.weight",
         "blk.{layer}.ffn_down.{expert}.weight",
         &[Width, ExpertWidth],
     )
-    .when(When::Experts),
+    .when(When::SingleExperts),
+    STACKED_EXPERTS[0],
+    STACKED_EXPERTS[1],
 ];
 
 /// Qwen 2's expert that sees every token, behind a gate of its own.
@@ -459,6 +496,7 @@ impl Dim {
             GateUp => (s.feed_forward as usize).saturating_mul(2),
             Experts => s.experts as usize,
             ExpertWidth => s.expert_width as usize,
+            ExpertGateUp => (s.expert_width as usize).saturating_mul(2),
             SharedWidth => s.shared_width as usize,
             QueryRank => latent.query_rank.unwrap_or(0) as usize,
             LatentQueries => product(s.heads, latent.plain_dim.saturating_add(latent.rotary_dim)),
@@ -482,7 +520,8 @@ impl Dim {
             FeedForward => "intermediate_size",
             GateUp => "2 * intermediate_size",
             Experts => "the number of experts",
-            ExpertWidth => "moe_intermediate_size",
+            ExpertWidth => "the width of an expert",
+            ExpertGateUp => "twice the width of an expert",
             SharedWidth => "the width of the shared experts",
             QueryRank => "q_lora_rank",
             LatentQueries => "num_attention_heads * (qk_nope_head_dim + qk_rope_head_dim)",

@@ -4,7 +4,7 @@
 use super::config::escaped;
 use super::families::Family;
 use super::plan::{Plan, Sizes};
-use super::table::{Dim, EMBEDDING, FUSED_GATE, FUSED_QUERIES, HEAD, Row, Take, When};
+use super::table::{Dim, EMBEDDING, FUSED_GATE, FUSED_QUERIES, HEAD, Row, STACKED, Take, When};
 use crate::ModelError;
 use backplane_weights::safetensors::StoredTensor;
 use backplane_weights::{Assembly, Checkpoint, TensorType};
@@ -50,6 +50,7 @@ struct Resolver<'a> {
     head: bool,
     fused_queries: bool,
     fused_gate: bool,
+    stacked_experts: bool,
     /// Names that are used, as the hub has them.
     used: HashSet<String>,
 }
@@ -82,6 +83,7 @@ pub(super) fn resolve(
         head: !sizes.tied || has_head,
         fused_queries: any(checkpoint, FUSED_QUERIES),
         fused_gate: any(checkpoint, FUSED_GATE),
+        stacked_experts: any(checkpoint, STACKED),
         used: HashSet::new(),
     };
     for row in family.tensors.iter().copied().flatten() {
@@ -144,6 +146,8 @@ impl Resolver<'_> {
             When::FusedGate => dense && self.fused_gate,
             When::Dense => dense,
             When::Experts => !dense,
+            When::SingleExperts => !dense && !self.stacked_experts,
+            When::StackedExperts => !dense && self.stacked_experts,
             When::SharedExperts => !dense && s.shared_width > 0,
             When::QueryRank => s.latent.query_rank.is_some(),
             When::NoQueryRank => s.latent.query_rank.is_none(),

@@ -115,6 +115,90 @@ fn matrices_of_phi3_may_be_split() {
     assert!(logits(&opened(&fused)) == logits(&opened(&split)));
 }
 
+/// As transformers 5 has experts in memory, and writes them where it is told not to give them back their first names.
+#[test]
+fn experts_may_be_stacked() {
+    for (family, experts, [gate, up, down]) in [
+        (
+            "mixtral",
+            4,
+            [
+                "block_sparse_moe.experts.{}.w1",
+                "block_sparse_moe.experts.{}.w3",
+                "block_sparse_moe.experts.{}.w2",
+            ],
+        ),
+        (
+            "qwen2-moe",
+            6,
+            [
+                "mlp.experts.{}.gate_proj",
+                "mlp.experts.{}.up_proj",
+                "mlp.experts.{}.down_proj",
+            ],
+        ),
+        (
+            "qwen3-moe",
+            8,
+            [
+                "mlp.experts.{}.gate_proj",
+                "mlp.experts.{}.up_proj",
+                "mlp.experts.{}.down_proj",
+            ],
+        ),
+        (
+            "deepseek-v3",
+            8,
+            [
+                "mlp.experts.{}.gate_proj",
+                "mlp.experts.{}.up_proj",
+                "mlp.experts.{}.down_proj",
+            ],
+        ),
+    ] {
+        let single = Model::of(family);
+        let mut stacked = single.clone();
+        let layers = single.config["num_hidden_layers"]
+            .as_u64()
+            .expect("a number") as usize;
+        let dense = single.config["first_k_dense_replace"].as_u64().unwrap_or(0) as usize;
+        for layer in dense..layers {
+            for (part, of_each) in [("gate_up_proj", &[gate, up][..]), ("down_proj", &[down])] {
+                let names = (0..experts).flat_map(|expert| {
+                    of_each.iter().map(move |pattern| {
+                        name(layer, &pattern.replace("{}", &expert.to_string()))
+                    })
+                });
+                let names: Vec<String> = names.collect();
+                let mut one = single.tensor(&names[0]).clone();
+                one.shape = vec![experts, one.shape[0] * of_each.len(), one.shape[1]];
+                one.bytes = names
+                    .iter()
+                    .flat_map(|name| single.tensor(name).bytes.clone())
+                    .collect();
+                one.name = format!("model.layers.{layer}.mlp.experts.{part}");
+                stacked
+                    .tensors
+                    .retain(|tensor| !names.contains(&tensor.name));
+                stacked.tensors.push(one);
+            }
+        }
+        if family == "mixtral" {
+            stacked = stacked.change("block_sparse_moe.gate", |tensor| {
+                tensor.name = tensor.name.replace("block_sparse_moe", "mlp");
+            });
+        }
+        let (single, opened) = (opened(&single), opened(&stacked));
+        assert_eq!(opened.owned_bytes(), single.owned_bytes());
+        assert!(logits(&single) == logits(&opened), "{family}");
+        let line = stacked.without("experts.down_proj").refusal();
+        assert!(
+            line.contains("mlp.experts.down_proj: found no such tensor"),
+            "{line}"
+        );
+    }
+}
+
 #[test]
 fn a_decoder_without_head_has_no_prefix() {
     let model = Model::of("qwen3-qknorm");

@@ -203,7 +203,7 @@ fn tensors() {
         ),
         (
             of("deepseek-v3").without("layers.2.mlp.experts.7.down_proj"),
-            "tensor model.layers.2.mlp.experts.7.down_proj.weight: found no such tensor, expected [64, 32], [hidden_size, moe_intermediate_size] of config.json",
+            "tensor model.layers.2.mlp.experts.7.down_proj.weight: found no such tensor, expected [64, 32], [hidden_size, the width of an expert] of config.json",
         ),
         (
             of("deepseek-v3").set("first_k_dense_replace", json!(0)),
