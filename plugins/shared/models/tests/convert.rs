@@ -318,6 +318,46 @@ fn fused_matrices_are_cut_where_llama_cpp_wants_them_apart() {
     }
 }
 
+/// Experts as transformers 5 has them in memory: gates and ups of all in one tensor.
+#[test]
+fn stacked_experts_are_cut_into_gates_and_ups() {
+    let single = Model::of("qwen3-moe");
+    let mut stacked = single.clone();
+    for layer in 0..2 {
+        let of_each = |part: &str, expert: usize| {
+            format!("model.layers.{layer}.mlp.experts.{expert}.{part}_proj.weight")
+        };
+        for (name, parts, shape) in [
+            ("gate_up_proj", &["gate", "up"][..], [8, 64, 64]),
+            ("down_proj", &["down"], [8, 64, 32]),
+        ] {
+            let names = (0..8).flat_map(|expert| parts.iter().map(move |part| (part, expert)));
+            let names: Vec<String> = names.map(|(part, expert)| of_each(part, expert)).collect();
+            let bytes: Vec<u8> = names
+                .iter()
+                .flat_map(|name| single.tensor(name).bytes.clone())
+                .collect();
+            stacked
+                .tensors
+                .retain(|tensor| !names.contains(&tensor.name));
+            stacked = stacked.with(&format!("model.layers.{layer}.mlp.experts.{name}"), &shape);
+            let tensor = stacked.tensors.last_mut().unwrap();
+            (tensor.bytes, tensor.dtype) = (bytes, "BF16".into());
+        }
+    }
+    let (expected, _) = converted(&single.open().unwrap(), ConvertOptions::default());
+    let (found, _) = converted(&stacked.open().unwrap(), ConvertOptions::default());
+    assert_eq!(expected.tensors().count(), found.tensors().count());
+    for info in expected.tensors() {
+        let (a, b) = (
+            expected.require(&info.name).unwrap(),
+            found.require(&info.name).unwrap(),
+        );
+        let same = a.data == b.data && a.info.shape == b.info.shape;
+        assert!(same, "{}", info.name);
+    }
+}
+
 /// The other way round: Phi-3 has them as one.
 #[test]
 fn split_matrices_are_joined_where_llama_cpp_wants_one() {

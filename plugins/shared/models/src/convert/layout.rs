@@ -203,6 +203,28 @@ impl<'a> SingleExpert<'a> {
     }
 }
 
+/// The gates of all experts and their ups, out of a tensor `[experts, 2 * inner, width]` that has for each first the gate.
+fn unfused_experts(info: &TensorInfo, part: &str) -> Vec<Output> {
+    let [experts, inner] = [info.shape[0], info.shape[1] / 2];
+    let cut = |(which, name): (usize, &str)| {
+        let mut cut = info.clone();
+        cut.name = info.name.replacen(part, name, 1);
+        cut.shape[1] = inner;
+        cut.bytes = bytes(&cut.shape, cut.ty);
+        let pieces = (0..experts).map(|expert| {
+            let first = (2 * expert + which) * inner;
+            Piece {
+                source: info.name.clone(),
+                rows: first..first + inner,
+                order: Order::AsStored,
+            }
+        });
+        output(cut, pieces.collect())
+    };
+    let parts = ["ffn_gate_exps", "ffn_up_exps"];
+    parts.into_iter().enumerate().map(cut).collect()
+}
+
 /// All experts' matrices of a kind, one after the other, as one tensor.
 fn stacked(
     weights: &Weights,
@@ -333,6 +355,9 @@ impl<'w> Assembled<'w> {
         else {
             return Ok(None);
         };
+        if part == "ffn_gate_up_exps" && info.shape.len() == 3 {
+            return Ok(Some(unfused_experts(info, part)));
+        }
         let gate = format!("blk.{layer}.ffn_gate.weight");
         let parts: Vec<(&str, usize)> = match part {
             "attn_qkv" => vec![
