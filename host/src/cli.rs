@@ -5,13 +5,17 @@
 //! failed, 130 interrupted.
 
 pub(crate) mod arguments;
+mod files;
 mod generated;
 pub(crate) mod interrupt;
 mod logs;
 mod models;
 pub(crate) mod output;
+mod perplexity;
 pub(crate) mod plugins;
+mod progress;
 pub(crate) mod run;
+mod states;
 mod text;
 pub(crate) mod values;
 
@@ -71,7 +75,12 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::Tokenize(verb) => text::tokenize(&global, &verb),
         Verb::Detokenize(verb) => text::detokenize(&global, &verb),
         Verb::Models(verb) => models::models(&global, &verb),
+        Verb::Show(verb) if verb.check => files::check(&global, &verb),
         Verb::Show(verb) => models::show(&global, &verb),
+        Verb::Convert(verb) => files::convert(&global, &verb),
+        Verb::Perplexity(verb) => perplexity::perplexity(&global, &verb),
+        Verb::Embed(verb) => states::embed(&global, &verb),
+        Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),
         Verb::Completions(verb) => generated::completions(&verb),
         Verb::Man(verb) => generated::man(&verb),

@@ -80,6 +80,14 @@ pub(crate) enum Verb {
     Models(Models),
     /// What a model is, without reading its weights
     Show(Show),
+    /// Write a model as a GGUF file
+    Convert(Convert),
+    /// How well a model foretells a text
+    Perplexity(Perplexity),
+    /// Texts as vectors
+    Embed(Embed),
+    /// Write what attention compares, by layer and head
+    InspectAttention(InspectAttention),
     /// Which engines can run here, and why the others can't
     Plugins(Plugins),
     /// Print a completion script for a shell
@@ -106,16 +114,31 @@ pub(crate) struct Loading {
     /// Threads [default: the backend's choice]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
     pub(crate) threads: Option<u32>,
+    /// How keys and values are kept: f32, f16 or q8_0 [default: the backend's choice]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) cache_type: Option<String>,
+    /// Store matrices in this type while loading, such as q8_0 or q4_k; none keeps them [default: the backend's choice]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantize: Option<String>,
 }
 
 impl Loading {
     /// As the registry takes it.
     pub(crate) fn options(&self) -> crate::registry::ModelOptions {
+        let extra = [
+            ("cache_type", &self.cache_type),
+            ("quantize", &self.quantize),
+        ];
+        let given = |(name, value): (&str, &Option<String>)| {
+            let value = value.as_deref()?;
+            Some((name.to_owned(), value.into()))
+        };
         crate::registry::ModelOptions {
             backend: self.backend.clone(),
             load: LoadOptions {
                 context: self.context,
                 threads: self.threads,
+                extra: extra.into_iter().filter_map(given).collect(),
                 ..LoadOptions::default()
             },
             ..Default::default()
@@ -323,7 +346,8 @@ pub(crate) struct Models {
 /// `show`.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  backplane show model.gguf\n  backplane show model.gguf --json | jq .metadata"
+    after_help = "Examples:\n  backplane show model.gguf\n  backplane show model.gguf --json | jq .metadata\n  \
+    backplane show model-folder --check"
 )]
 pub(crate) struct Show {
     /// A path, or a name in the model folder
@@ -332,7 +356,120 @@ pub(crate) struct Show {
     /// Use this backend and no other
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,
+    /// Read all weights instead, and say what is wrong with them
+    #[arg(long)]
+    pub(crate) check: bool,
     /// One JSON object with everything
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `convert`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  backplane convert model-folder model.gguf\n  \
+    backplane convert model.gguf small.gguf --quantize q4_k"
+)]
+pub(crate) struct Convert {
+    /// The model: a path, or a name in the model folder
+    #[arg(value_name = "SRC", value_hint = ValueHint::AnyPath)]
+    pub(crate) source: String,
+    /// The GGUF file to write
+    #[arg(value_name = "DST", value_hint = ValueHint::FilePath)]
+    pub(crate) destination: PathBuf,
+    /// Store matrices in this type, such as q8_0, q4_0 or q4_k [default: as they are]
+    #[arg(long, value_name = "TYPE")]
+    pub(crate) quantize: Option<String>,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Use this backend and no other
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// One JSON object: destination, tensors, bytes, notes
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `perplexity`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The text is cut into pieces of --context tokens (512 unless given); the second half of each is scored, as \
+    llama-perplexity does.\n\nExamples:\n  backplane perplexity model.gguf text.txt\n  \
+    backplane perplexity model.gguf text.txt --context 256 --cache-type q8_0 --json"
+)]
+pub(crate) struct Perplexity {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// The text, UTF-8; `-` reads standard input
+    #[arg(value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// One JSON object: perplexity, standard_error, tokens, chunks, scored
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `embed`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  backplane embed model.gguf \"The sky is blue\" \"Grass is green\" --json\n  \
+    echo \"One text\" | backplane embed model.gguf --pooling last"
+)]
+pub(crate) struct Embed {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// One or more texts; `-` or nothing reads standard input as one
+    #[arg(value_name = "TEXT")]
+    pub(crate) texts: Vec<String>,
+    /// Which hidden states make the vector: mean, last or cls (the first)
+    #[arg(long, value_name = "POOLING", default_value = "mean", value_parser = values::pooling)]
+    pub(crate) pooling: values::PoolingName,
+    /// Leave the vectors as long as they are, instead of length 1
+    #[arg(long)]
+    pub(crate) no_normalize: bool,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// One JSON object: pooling, dimensions, results
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `inspect-attention`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "The file has layers.N.queries [heads, positions, head_dim] and layers.N.keys [kv_heads, positions, head_dim] \
+    after rotation, and tokens.\n\nExamples:\n  \
+    backplane inspect-attention model.gguf \"The sky is blue\" --out states.safetensors\n  \
+    backplane inspect-attention model.gguf --tokens 1,2,3 --layers 0,5 --out states.safetensors --force"
+)]
+pub(crate) struct InspectAttention {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// The prompt, given as it is; `-` or nothing reads standard input
+    pub(crate) prompt: Option<String>,
+    /// Token ids instead of a prompt, taken as they are
+    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "prompt", value_parser = values::token)]
+    pub(crate) tokens: Vec<u32>,
+    /// Only these layers, from 0 [default: all]
+    #[arg(long, value_name = "N,...", value_delimiter = ',', value_parser = values::whole)]
+    pub(crate) layers: Vec<u32>,
+    /// The safetensors file to write
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) out: PathBuf,
+    /// Replace a file that is there
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Which backend, and how it loads.
+    #[command(flatten)]
+    pub(crate) loading: Loading,
+    /// One JSON object: file, tokens, layers
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -422,7 +559,7 @@ mod tests {
     #[test]
     fn options_reach_the_request() {
         let line = "backplane run m p --temperature 0 --top-k 7 --top-p 0.5 --min-p 0.1 --repeat-penalty 1.5 --seed 3 \
-                    --max-tokens 9 --stop a --stop b --backend cpu --context 64 --threads 2";
+                    --max-tokens 9 --stop a --stop b --backend cpu --context 64 --threads 2 --cache-type f16 --quantize q4_k";
         let Verb::Run(run) = Arguments::parse_from(line.split_whitespace()).verb else {
             panic!("not run")
         };
@@ -446,5 +583,7 @@ mod tests {
             (loading.load.context, loading.load.threads),
             (Some(64), Some(2))
         );
+        let extra = serde_json::json!({ "cache_type": "f16", "quantize": "q4_k" });
+        assert_eq!(serde_json::json!(loading.load.extra), extra);
     }
 }

@@ -1,5 +1,6 @@
 //! Values of options and settings, each with its range: one clear line where one is wrong.
 
+use backplane_plugin_api::capability::Pooling;
 use std::fmt;
 
 fn number(text: &str, expected: &str, valid: impl Fn(f32) -> bool) -> Result<f32, String> {
@@ -77,6 +78,28 @@ pub(crate) fn tokens(text: &str) -> Result<Tokens, String> {
     } else {
         Ok(Tokens(ids))
     }
+}
+
+/// A pooling by its word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PoolingName(pub(crate) Pooling);
+
+impl fmt::Display for PoolingName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Pooling::ALL.iter().find(|(pooling, _)| *pooling == self.0);
+        f.write_str(known.map_or("", |(_, name)| name))
+    }
+}
+
+/// Reads [`PoolingName`].
+pub(crate) fn pooling(text: &str) -> Result<PoolingName, String> {
+    let known = Pooling::ALL.iter().find(|(_, name)| *name == text);
+    known
+        .map(|(pooling, _)| PoolingName(*pooling))
+        .ok_or_else(|| {
+            let names: Vec<&str> = Pooling::ALL.iter().map(|(_, name)| *name).collect();
+            format!("expected one of {}", names.join(", "))
+        })
 }
 
 /// A size for people: powers of 1024.

@@ -32,6 +32,11 @@ const FAMILIES: &[(&str, f32)] = &[
     ("phi4mini-partial-longrope", 1e-3),
     ("gemma3-text", 1e-3),
     ("gemma3-text-linear8", 1e-3),
+    ("mixtral", 1e-3),
+    ("qwen2-moe", 1e-3),
+    ("qwen3-moe", 1e-3),
+    ("deepseek-v3", 1e-3),
+    ("deepseek-v3-yarn", 1e-3),
 ];
 
 fn devices() -> [Arc<dyn Device>; 2] {

@@ -75,6 +75,12 @@ fn every_directory_gives_the_references_texts() {
         "gemma3-text",
         "gemma3-text-linear8",
         "gemma3-text-attnscale",
+        "mistral-sliding",
+        "mixtral",
+        "qwen2-moe",
+        "qwen3-moe",
+        "deepseek-v3",
+        "deepseek-v3-yarn",
     ] {
         let golden = json(&directory(name).join("golden.json"));
         for sequence in golden["sequences"].as_array().unwrap() {
