@@ -1,7 +1,7 @@
 //! Directories as model hubs have them: `config.json` and safetensors in, what lowering reads out.
 //!
 //! [`open`] gives a [`Checkpoint`]'s tensors GGUF's names and its configuration GGUF's keys, by one table for each family
-//! (`model_type`): [`table`] has the names, [`families`] the keys. Bytes stay mapped wherever they are used as stored.
+//! (`model_type`): `table` has the names, `families` the keys. Bytes stay mapped wherever they are used as stored.
 //!
 //! What GGUF would have in another way is said by keys that begin with `backplane.`:
 //!

@@ -334,7 +334,8 @@ fn phi3(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
         return Err(config.differs("partial_rotary_factor", found, &expected));
     }
     plan.set("rope.dimension_count", turned);
-    rotation.write(plan, turned, &[Scaling::Linear, Scaling::LongRope])
+    let scalings = [Scaling::Linear, Scaling::Yarn, Scaling::LongRope];
+    rotation.write(plan, turned, &scalings)
 }
 
 /// Layers of the 27B model, whose scores GGUF's readers scale by the width over the heads.

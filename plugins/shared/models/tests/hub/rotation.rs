@@ -126,6 +126,17 @@ fn yarn_has_the_factor_that_transformers_gives_cosine_and_sine() {
 }
 
 #[test]
+fn yarn_of_a_part_of_each_head() {
+    let parameters =
+        json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256});
+    for model in both("phi4mini-partial-longrope", &parameters) {
+        let program = lower(&opened(&model)).expect("lowered");
+        assert_eq!(program.ropes[0].inverse_frequencies.len(), 6);
+        assert!((program.ropes[0].magnitude - (0.1 * 4.0f32.ln() + 1.0)).abs() < 1e-6);
+    }
+}
+
+#[test]
 fn yarn_of_deepseek_sharpens_scores() {
     let parameters = |one: f64, all: f64| json!({"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128, "mscale": one, "mscale_all_dim": all});
     for (one, all, multiplier, factor) in [
@@ -313,8 +324,8 @@ fn refusals() {
             "key rope_scaling.long_factor: found 0, expected 8 numbers above 0, one for each pair that is turned",
         ),
         (
-            older("phi3-full-rotary", json!({"type": "yarn", "factor": 2})),
-            "key rope_scaling.type: found \"yarn\", expected one of linear, longrope, dynamic, default",
+            older("phi3-full-rotary", json!({"type": "llama3", "factor": 2})),
+            "key rope_scaling.type: found \"llama3\", expected one of linear, yarn, longrope, dynamic, default",
         ),
         (
             older("gemma3-text", json!({"rope_type": "yarn", "factor": 2})),
