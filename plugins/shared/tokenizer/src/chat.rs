@@ -4,6 +4,7 @@
 //! template comes with a model file and is not trusted: it can read nothing but what it is given, and its steps and the length
 //! of its result are bounded.
 
+mod addition;
 mod python;
 
 use std::borrow::Cow;
@@ -14,6 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use backplane_weights::Metadata;
+use minijinja::machinery::{self, CompiledTemplate, TemplateConfig};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Serde;
 use minijinja::{Environment, ErrorKind, Value};
@@ -34,8 +36,7 @@ const LONGEST_SOURCE: usize = 128 << 10;
 /// by its length and its steps only. Pages that aren't touched cost nothing.
 const STACK: usize = 256 << 20;
 
-/// How long rendering may take. Steps bound it but for joining lists, whose items minijinja 3.1 does not count: a template that
-/// doubles a list many times is given up here, while its thread goes on.
+/// How long rendering may take. Steps bound it, mostly to less than a second.
 const LONGEST_TIME: Duration = Duration::from_secs(30);
 
 /// One message of a conversation.
@@ -70,6 +71,9 @@ pub struct ChatTemplate {
 #[derive(Debug)]
 struct Inner {
     environment: Environment<'static>,
+    /// The template as it is compiled, which each rendering does: it takes no longer than a short conversation.
+    compiled: String,
+    /// The template as it was given.
     source: String,
     bos: String,
     eos: String,
@@ -99,19 +103,18 @@ impl ChatTemplate {
         environment
             .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         environment.set_formatter(|out, _, value| Ok(write!(out, "{}", python::Str(value))?));
-        environment.add_filter("string", |value: Value| python::text_of(&value));
+        environment.add_filter("string", |value: Value| python::to_text(&value));
         environment.add_filter("tojson", python::to_json);
         environment.add_function("raise_exception", raise_exception);
         environment.add_function("strftime_now", strftime_now);
         let compiled = without_generation_tags(source).into_owned();
-        let environment = on_own_stack(move || {
-            environment
-                .add_template_owned("chat", compiled)
-                .map_err(|error| template_error(&error))?;
-            Ok(environment)
+        let (environment, compiled) = on_own_stack(move || {
+            compile(&environment, &compiled).map_err(|error| template_error(&error))?;
+            Ok((environment, compiled))
         })?;
         let inner = Inner {
             environment,
+            compiled,
             source: source.into(),
             bos: bos.into(),
             eos: eos.into(),
@@ -147,6 +150,7 @@ impl ChatTemplate {
         context.insert("bos_token".into(), self.inner.bos.as_str().into());
         context.insert("eos_token".into(), self.inner.eos.as_str().into());
         context.extend(opts.extra.clone());
+        context.remove(addition::NAME);
         context.insert("messages".into(), messages.into());
         context.insert("tools".into(), opts.tools.clone().into());
         context.insert(
@@ -155,12 +159,8 @@ impl ChatTemplate {
         );
         let inner = self.inner.clone();
         on_own_stack(move || {
-            let template = inner
-                .environment
-                .get_template("chat")
-                .map_err(|error| template_error(&error))?;
-            template
-                .render(Value::from(Serde(&context)))
+            inner
+                .render(&context)
                 .map_err(|error| template_error(&error))
         })
     }
@@ -169,6 +169,37 @@ impl ChatTemplate {
     pub fn source(&self) -> &str {
         &self.inner.source
     }
+}
+
+impl Inner {
+    fn render(&self, context: &Map<String, serde_json::Value>) -> Result<String, minijinja::Error> {
+        let mut environment = self.environment.clone();
+        environment.add_global(addition::NAME, addition::function());
+        let mut template = compile(&environment, &self.compiled)?;
+        addition::bound(&mut template);
+        let mut out = String::with_capacity(template.buffer_size_hint);
+        machinery::eval(
+            &environment,
+            &template.instructions,
+            Value::from(Serde(context)),
+            &template.blocks,
+            &mut machinery::make_string_output(&mut out),
+            minijinja::AutoEscape::None,
+        )?;
+        Ok(out)
+    }
+}
+
+/// Compiles a template with the environment's syntax.
+fn compile<'s>(
+    environment: &Environment<'_>,
+    source: &'s str,
+) -> Result<CompiledTemplate<'s>, minijinja::Error> {
+    let config = TemplateConfig {
+        syntax_config: environment.syntax().clone(),
+        default_auto_escape: Arc::new(|_| minijinja::AutoEscape::None),
+    };
+    CompiledTemplate::new("chat", source, &config)
 }
 
 impl Message {

@@ -435,6 +435,50 @@ fn hostile_templates_end_in_an_error() {
     }
 }
 
+/// Lists that grow without end, whatever is done with them.
+#[test]
+fn lists_are_added_up_to_a_bound() {
+    let doubled = "{% set ns = namespace(l=[1, 2]) %}{% for i in range(60) %}{% set ns.l = ns.l + ns.l %}{% endfor %}";
+    let repeated = "{% set ns = namespace(l=[1] * 1000000 * 1000000) %}";
+    let many = "{% set ns = namespace(l=[1] * 500000) %}{% for i in range(100000) %}{% set ns.l = [2] + ns.l %}{% endfor %}";
+    let mixed = "{% set ns = namespace(l=[1, 2]) %}{% for i in range(60) %}{% set ns.l = [] + (ns.l * 1 + ns.l * 1) %}{% endfor %}";
+    for (prelude, body) in [
+        (doubled, ""),
+        (doubled, "{{ ns.l }}"),
+        (many, ""),
+        (mixed, ""),
+    ] {
+        let source = format!("{prelude}{body}");
+        let error = render(&source, &json!([]), &RenderOptions::default());
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("+ makes"), "{error}");
+        assert!(error.starts_with("chat template line 1: "), "{error}");
+    }
+    for body in [
+        "{{ ns.l }}",
+        "{{ ns.l | string | length }}",
+        "{{ ns.l | tojson | length }}",
+        "{{ ns.l | list | length }}",
+        "{{ ns.l + [] }}",
+        "{% for x in ns.l %}{% endfor %}",
+    ] {
+        let found = render(
+            &format!("{repeated}{body}"),
+            &json!([]),
+            &RenderOptions::default(),
+        );
+        assert!(
+            matches!(found, Err(Error::Template { .. })),
+            "{body}: {:?}",
+            found.map(|text| text.len())
+        );
+    }
+    // Lists as templates build them are no trouble, nor is anything else that is added.
+    let built = "{% set ns = namespace(l=[], n=0) %}{% for m in range(5000) %}{% set ns.l = ns.l + [m] %}{% set ns.n = ns.n + m %}{% endfor %}{{ ns.l | length }} {{ ns.l[4321] }} {{ ns.n }} {{ 1 + 2.5 }} {{ 'a' + 'b' }} {{ (1, 2) + (3,) }} {{ true + 1 }}{% macro f(x) %}{{ x + x }}{% endmacro %} {{ f(2) }} {{ [1] + [2] }}";
+    let found = render(built, &json!([]), &RenderOptions::default()).unwrap();
+    assert_eq!(found, "5000 4321 12497500 3.5 ab [1, 2, 3] 2 4 [1, 2]");
+}
+
 #[test]
 fn deep_expressions_are_refused_or_rendered_but_never_fatal() {
     for source in [

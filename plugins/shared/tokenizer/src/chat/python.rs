@@ -11,12 +11,39 @@ pub(super) struct Str<'a>(pub(super) &'a Value);
 /// Prints a value as Python's `repr` does; inside so many lists and dicts.
 struct Repr<'a>(&'a Value, usize);
 
-/// A value's text, as `str` gives it.
+/// Bytes of the longest text that a value becomes by itself.
+const LONGEST_TEXT: usize = 64 << 20;
+
+/// Text up to that length.
+#[derive(Default)]
+struct Bounded(String);
+
+impl Write for Bounded {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        if self.0.len() + text.len() > LONGEST_TEXT {
+            return Err(fmt::Error);
+        }
+        self.0.push_str(text);
+        Ok(())
+    }
+}
+
+/// A value's text, as `str` gives it, as far as it can be printed.
 pub(super) fn text_of(value: &Value) -> String {
-    let mut text = String::new();
-    // Only a value that is itself broken fails to print; what was printed of it stands.
+    let mut text = Bounded::default();
     let _ = write!(text, "{}", Str(value));
-    text
+    text.0
+}
+
+/// The filter `string`.
+pub(super) fn to_text(value: &Value) -> Result<String, Error> {
+    let mut text = Bounded::default();
+    match write!(text, "{}", Str(value)) {
+        Ok(()) => Ok(text.0),
+        Err(_) => Err(invalid(
+            "string: the text is longer than 64 MiB or can't be printed",
+        )),
+    }
 }
 
 /// Lists and dicts within each other that are printed; deeper ones are three dots. They would exhaust the stack, and no conversation has them.
