@@ -1,6 +1,6 @@
-//! Speed of a model on this CPU beside what the memory gives: `decode_bench MODEL [THREADS] [TOKENS]`.
+//! Speed of a model on this CPU beside what the memory gives: `decode_bench MODEL [THREADS] [TOKENS] [CACHE_TYPE] [CONTEXT]`.
 //!
-//! Prints prefill and decode (from an empty context, and after the prompt) in tokens per second, the bytes of weights and cache
+//! Prints prefill and decode (from an empty context, after the prompt, and with `CONTEXT` tokens behind) in tokens per second, the bytes of weights and cache
 //! read per token, and the share of the read bandwidth measured in the same run, with the same threads, over a buffer of the
 //! weights' size.
 
@@ -17,21 +17,25 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
     let path = args
         .next()
-        .ok_or("usage: decode_bench MODEL [THREADS] [TOKENS]")?;
+        .ok_or("usage: decode_bench MODEL [THREADS] [TOKENS] [CACHE_TYPE] [CONTEXT]")?;
     let threads: usize = args.next().map_or(Ok(1), |text| text.parse())?;
     let tokens: usize = args.next().map_or(Ok(128), |text| text.parse())?;
+    let cache_type: CacheType = args
+        .next()
+        .map_or(Ok(CacheType::F32), |text| text.parse())?;
+    let context: usize = args.next().map_or(Ok(PROMPT), |text| text.parse())?;
 
     let weights = Weights::open(path.as_ref())?;
     let program = backplane_models::lower(&weights)?;
     let device = CpuDevice::detect()?;
-    let pages = (PROMPT + tokens).div_ceil(PAGE);
+    let pages = (context.max(PROMPT) + tokens).div_ceil(PAGE);
     let limits = Limits {
         max_step_tokens: PROMPT,
         max_wanted: 1,
         page_size: PAGE,
         pages,
         threads,
-        cache_type: CacheType::F32,
+        cache_type,
     };
     let mut executable = device.compile(&program, &weights, limits)?;
 
@@ -81,11 +85,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut token = run(&prompt, 0)?;
     let prefill = PROMPT as f64 / start.elapsed().as_secs_f64();
 
-    println!("{}: {path}", executable_name);
+    println!("{executable_name}, cache {cache_type}: {path}");
     println!("weights read a token: {:.1} MiB {types:?}", mib(bytes));
     println!("prefill {PROMPT}: {prefill:.0} tokens/s");
     let buffer = vec![1u64; bytes / 8];
-    for first in [0, PROMPT] {
+    let mut starts = vec![0, PROMPT];
+    if context > PROMPT {
+        starts.push(context);
+    }
+    for first in starts {
+        // What is behind has to be there.
+        for past in (PROMPT..first).step_by(PROMPT) {
+            run(&prompt[..PROMPT.min(first - past)], past)?;
+        }
         // The fastest of several spans, for memory and decode alike: others use the machine too.
         let (mut bandwidth, mut decode) = (0f64, 0f64);
         let span = tokens.div_ceil(8).max(1);
