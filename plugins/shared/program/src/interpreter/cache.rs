@@ -154,9 +154,10 @@ pub(super) fn round(cache_type: CacheType, heads: &mut [f32]) {
                 let scale = largest / 127.0;
                 let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
                 let scale = f16::from_f32(scale).to_f32();
+                // Bounded for scales so small that there is no inverse.
                 block
                     .iter_mut()
-                    .for_each(|x| *x = (*x * inverse).round() * scale);
+                    .for_each(|x| *x = (*x * inverse).round().clamp(-127.0, 127.0) * scale);
             }
         }
     }
