@@ -7,10 +7,12 @@
 //! 3. its headers are those of a whole module for this machine (`preflight`), since the system's own loader ends the
 //!    process on some that are not;
 //! 4. the system loads it with all symbols bound; it has a root module of the same major version of the contract, with
-//!    the same layout, that unwinds its panics, and makes a backend (`module`).
+//!    the same layout, that unwinds its panics, and makes a backend (`module`); or it has the function of the C door
+//!    (`c_door`).
 //!
 //! A file that was refused in steps 1 to 3 was not opened as a module: none of its code ran. Modules are never unloaded.
 
+mod c_door;
 mod elf;
 mod macho;
 mod module;

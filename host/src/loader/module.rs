@@ -1,5 +1,6 @@
 //! Opens a file whose headers are right: the system's loader, the contract's version and layout, the backend.
 
+use super::c_door::Door;
 use super::{LoadedPlugin, refuse};
 use backplane_plugin_api::abi::abi_stable::StableAbi;
 use backplane_plugin_api::abi::abi_stable::library::{AbiHeader, LibHeader};
@@ -8,13 +9,15 @@ use backplane_plugin_api::abi::abi_stable::library::{
 };
 use backplane_plugin_api::abi::abi_stable::std_types::RResult;
 use backplane_plugin_api::abi::{CONTRACT_VERSION, PluginModuleRef, ROOT_SYMBOL, layout};
+use backplane_plugin_api::c;
 use backplane_plugin_api::import::{self, HostServices};
 use backplane_plugin_api::{Context, Error, ErrorCode, Verdict, VerdictState};
 use semver::Version;
 use std::path::Path;
 use std::sync::Arc;
 
-const NOT_A_PLUGIN: &str = "name a module that was built with the Backplane SDK";
+const NOT_A_PLUGIN: &str =
+    "name a module that was built with the Backplane SDK, or against its C header";
 const REBUILD: &str = "rebuild the plugin against this contract, or update Backplane";
 
 /// Opens the module at `path`, an absolute path.
@@ -23,7 +26,9 @@ pub(super) fn open(
     context: &Context,
     services: Arc<dyn HostServices>,
 ) -> Result<LoadedPlugin, Verdict> {
-    bind(path)?;
+    if let Some(plugin) = bind(path)? {
+        return open_c(path, context, plugin);
+    }
     // It is open already: this finds the same module again.
     let header = lib_header_from_path(path).map_err(|error| library_verdict(path, &error))?;
     let theirs = compatible_version(path, header)?;
@@ -55,6 +60,26 @@ pub(super) fn open(
     })
 }
 
+/// Opens a module of the C door.
+fn open_c(path: &Path, context: &Context, plugin: c::Plugin) -> Result<LoadedPlugin, Verdict> {
+    // SAFETY: the function was looked up in the module, by the header's name, and modules are never unloaded.
+    let entered = unsafe { Door::enter(plugin) };
+    let (door, stated) =
+        entered.map_err(|what| refuse(VerdictState::Incompatible, path, what, REBUILD))?;
+    check_name(path, &stated.name)?;
+    let backend = door
+        .backend(context, &stated)
+        .map_err(|error| backend_verdict(path, &error))?;
+    Ok(LoadedPlugin {
+        name: stated.name,
+        version: stated.version,
+        contract_version: stated.contract_version,
+        rustc: String::new(),
+        path: path.to_owned(),
+        backend,
+    })
+}
+
 /// Manifests and messages call a plugin by its name, and it is what duplicates are told by.
 fn check_name(path: &Path, name: &str) -> Result<(), Verdict> {
     let right = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
@@ -69,32 +94,37 @@ fn check_name(path: &Path, name: &str) -> Result<(), Verdict> {
     ))
 }
 
-/// Opens the file with every symbol bound now: one that is missing would end the process at its first call.
+/// Opens the file with every symbol bound now: one that is missing would end the process at its first call. Gives the
+/// function of the C door, where the module has that and no root module.
 #[cfg(unix)]
-fn bind(path: &Path) -> Result<(), Verdict> {
+fn bind(path: &Path) -> Result<Option<c::Plugin>, Verdict> {
     use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
     // SAFETY: the module's initialisers run; that is the trust which the manifest's owner gave by naming the file, whose
     // permissions, hash and headers were checked.
     let library = unsafe { Library::open(Some(path), RTLD_NOW | RTLD_LOCAL) };
     let library = library.map_err(|error| dlopen_verdict(path, &error_text(&error)))?;
     // SAFETY: the symbol is looked up and not used.
-    let root = unsafe { library.get::<*const ()>(ROOT_SYMBOL.as_bytes()) }.map(|_| ());
+    let root = unsafe { library.get::<*const ()>(ROOT_SYMBOL.as_bytes()) }.is_ok();
+    // SAFETY: a function of that name has the type that the header gives it.
+    let door = unsafe { library.get::<c::Plugin>(c::SYMBOL.as_bytes()) }.ok();
+    let door = door.map(|symbol| *symbol).filter(|_| !root);
     // Modules are never unloaded: their threads and thread-local values may outlive any use of theirs.
     std::mem::forget(library);
-    root.map_err(|_| {
-        refuse(
-            VerdictState::Incompatible,
-            path,
-            "not a Backplane plugin: it exports no root module",
-            NOT_A_PLUGIN,
-        )
-    })
+    if root || door.is_some() {
+        return Ok(door);
+    }
+    Err(refuse(
+        VerdictState::Incompatible,
+        path,
+        "not a Backplane plugin: it exports no root module",
+        NOT_A_PLUGIN,
+    ))
 }
 
 #[cfg(not(unix))]
-fn bind(_path: &Path) -> Result<(), Verdict> {
-    // Other systems bind every symbol when a library is opened.
-    Ok(())
+fn bind(_path: &Path) -> Result<Option<c::Plugin>, Verdict> {
+    // Other systems bind every symbol when a library is opened; the C door is looked for on Unix only.
+    Ok(None)
 }
 
 /// An error with its sources: the system's words are in the last.

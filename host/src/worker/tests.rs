@@ -1,5 +1,6 @@
 //! Workers with the test modules in them.
 
+mod c_door;
 mod capabilities;
 
 use super::super::{Isolated, Spec, Start, start};

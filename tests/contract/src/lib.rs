@@ -117,3 +117,54 @@ pub fn build(
         })
         .unwrap_or_else(|| panic!("cargo built {package} and named no module"))
 }
+
+/// Path of the sample backend of the C door, built with the machine's compiler.
+///
+/// # Panics
+/// It can't be built.
+pub fn c_sample() -> PathBuf {
+    let header = workspace_root().join("plugin-api/c");
+    let source = header.join("sample/dice.cpp");
+    c_module("dice", &source, &header, &[])
+}
+
+/// Builds a module of the C door from a C++ source, against the header in `include`, into a file `{name}` of its own.
+///
+/// # Panics
+/// It can't be built; the compiler's words are in the message.
+pub fn c_module(name: &str, source: &Path, include: &Path, flags: &[&str]) -> PathBuf {
+    let folder = target_dir().join("c-modules");
+    std::fs::create_dir_all(&folder).expect("a folder for C modules");
+    let module = folder.join(format!("{name}{}", std::env::consts::DLL_SUFFIX));
+    // Under a name of this process first: other test processes may build, or have opened, the same module.
+    let fresh = folder.join(format!("{name}-{}.new", std::process::id()));
+    let compiler = std::env::var_os("CXX").unwrap_or_else(|| "c++".into());
+    let output = Command::new(&compiler)
+        .args([
+            "-std=c++17",
+            "-O1",
+            "-Wall",
+            "-Wextra",
+            "-Werror",
+            "-shared",
+            "-fPIC",
+            "-fvisibility=hidden",
+            "-I",
+        ])
+        .arg(include)
+        .arg("-I")
+        .arg(workspace_root().join("plugin-api/c/sample"))
+        .args(flags)
+        .arg("-o")
+        .arg(&fresh)
+        .arg(source)
+        .output()
+        .unwrap_or_else(|error| panic!("{}: {error}", compiler.display()));
+    assert!(
+        output.status.success(),
+        "{name}:\n{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    std::fs::rename(&fresh, &module).expect("the module's place is writable");
+    module
+}

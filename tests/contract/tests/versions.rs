@@ -3,19 +3,20 @@
 
 #![allow(clippy::unwrap_used)] // Here an unwrap is an assertion.
 
-use backplane::loader::{LoadRequest, TracingServices, open};
+use backplane::loader::{LoadRequest, LoadedPlugin, TracingServices, open};
 use backplane_contract_tests::{build, module_path, target_dir, workspace_root};
 use backplane_plugin_api::abi::CONTRACT_VERSION;
 use backplane_plugin_api::{
-    Context, Control, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions, Prompt,
-    Sampling, VerdictState,
+    Context, Control, EmbedRequest, ErrorCode, Event, FinishReason, GenerateOptions,
+    GenerateRequest, LoadOptions, Pooling, Prompt, Sampling, Unwatched, VerdictState, capability,
 };
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
 
-/// What the next minor version adds, each where the rules of growth allow it: file, text that is there, text instead.
+/// What the next minor version adds, each where the rules of growth allow it: file, text that is there (`…` in it stands
+/// for any), text instead.
 const GROWTH: &[(&str, &str, &str)] = &[
     // A field of the root module.
     (
@@ -55,6 +56,79 @@ const GROWTH: &[(&str, &str, &str)] = &[
         "        self.sink.should_stop()\n",
         "        self.sink.should_stop() || self.sink.should_stop_now()\n",
     ),
+    // A method of a capability, which hosts call.
+    (
+        "src/abi/capabilities.rs",
+        "// Methods of later minor versions of `Embed` go here, each with a default.",
+        "/// A number.\n    fn number(&self) -> u32 { 7 }",
+    ),
+    (
+        "src/capability/export.rs",
+        "impl data::Embed for Exported<dyn Embed> {\n",
+        "impl data::Embed for Exported<dyn Embed> {\n    fn number(&self) -> u32 { 9 }\n",
+    ),
+    // And what the rules forbid, in another capability: it is to cost that one alone.
+    (
+        "src/abi/capabilities.rs",
+        "        /// `[scored]`, natural logarithms.\n        logprobs: RVec<f32>,\n",
+        "        /// `[scored]`, natural logarithms.\n        logprobs: RVec<f64>,\n",
+    ),
+    (
+        "src/capability/crossing.rs",
+        "            logprobs: logprobs.into(),\n",
+        "            logprobs: logprobs.into_iter().map(f64::from).collect(),\n",
+    ),
+    (
+        "src/capability/crossing.rs",
+        "        scores.logprobs.into()\n",
+        "        scores.logprobs.into_iter().map(|one| one as f32).collect()\n",
+    ),
+];
+
+/// The contract as it was in 1.0, without the capabilities of its own, and the engine without what it offers of them.
+const BEFORE_CAPABILITIES: &[(&str, &str, &str)] = &[
+    ("src/abi.rs", "pub mod capabilities;\n", ""),
+    (
+        "src/abi/codes.rs",
+        "codes! {\n    /// A [`Pooling`]…capability::Pooling::Cls,\n    }\n}\n",
+        "",
+    ),
+    (
+        "src/abi/codes.rs",
+        "use crate::{capability, types};",
+        "use crate::types;",
+    ),
+    (
+        "src/capability.rs",
+        "mod attention;\n…pub use score::{SCORE, Score, ScoreRequest};\n",
+        "",
+    ),
+    (
+        "src/lib.rs",
+        "pub use capability::{\n…\n};\n",
+        "pub use capability::{AnyCapability, CapabilityError};\n",
+    ),
+    ("engine/src/lib.rs", "mod capabilities;\n", ""),
+    (
+        "engine/src/lib.rs",
+        "use backplane_plugin_api::capability::{CHECK, CONVERT};\n",
+        "",
+    ),
+    (
+        "engine/src/lib.rs",
+        "        let files = ||…            _ => capability(name),\n        }\n",
+        "        capability(name)\n",
+    ),
+    (
+        "engine/src/model.rs",
+        "use backplane_plugin_api::capability::{ATTENTION, EMBED, SCORE};\n",
+        "",
+    ),
+    (
+        "engine/src/model.rs",
+        "        let shared = self.shared.clone();\n        match name…            _ => capability(name),\n        }\n",
+        "        capability(name)\n",
+    ),
 ];
 
 /// What no minor version may do: two fields of a by-value struct change places.
@@ -89,7 +163,16 @@ fn main() {
         if let Event::Token { text, .. } | Event::Text { text } = event { said.push_str(text); }
         Control::Continue
     }).unwrap();
+    println!("{}", embeds(&*model));
     println!("{} {} {} {homepage:?} {said:?} {:?}", plugin.name, plugin.contract_version, plugin.backend.version(), done.finish_reason);
+}
+fn embeds(model: &dyn TextModel) -> String {
+    let Some(object) = model.capability(capability::EMBED) else { return "embeds nothing".into() };
+    let number = object.take::<abi::capabilities::EmbedObject>().unwrap().number();
+    let request = EmbedRequest { inputs: vec![Prompt::text("a")], pooling: Pooling::Mean, normalize: true, extra: Default::default() };
+    let embed = capability::embed(model).unwrap().unwrap();
+    let answers = embed.embed(&request, &mut Unwatched).unwrap();
+    format!("embeds {} numbers, number {number}", answers[0].as_ref().unwrap().values.len())
 }
 "#;
 
@@ -100,6 +183,8 @@ struct Skew {
     major: PathBuf,
     /// A module of a minor version that breaks the rules.
     broken: PathBuf,
+    /// A module of the contract's first version.
+    first: PathBuf,
     /// A host of the next minor version.
     newer_host: PathBuf,
 }
@@ -117,6 +202,10 @@ fn next_minor() -> String {
 
 fn broken_minor() -> String {
     format!("{}.{}.0", ours().0, ours().1 + 2)
+}
+
+fn first_version() -> String {
+    format!("{}.0.0", ours().0)
 }
 
 fn next_major() -> String {
@@ -180,20 +269,25 @@ fn contract_at(skew: &Path, version: &str, growth: &[(&str, &str, &str)]) -> Pat
         skew.join(format!("api-{version}")),
         skew.join(format!("engine-{version}")),
     );
+    let change = |name: &str, text: String| {
+        let changes = growth.iter().filter(|(file, ..)| *file == name);
+        changes.fold(text, |text, (_, before, after)| {
+            let (start, end) = before.split_once('…').unwrap_or((before, ""));
+            let at = text
+                .find(start)
+                .unwrap_or_else(|| panic!("{name}: the place to change has moved: {before}"));
+            let rest = &text[at + start.len()..];
+            let length = rest
+                .find(end)
+                .unwrap_or_else(|| panic!("{name}: the place to change has moved: {before}"));
+            let rest = &rest[length + end.len()..];
+            assert!(!rest.contains(start), "{name}: {before} is there twice");
+            format!("{}{after}{rest}", &text[..at])
+        })
+    };
     let source = root.join("plugin-api");
     copy(&source.join("src"), &api.join("src"), &|path, text| {
-        let name = path.strip_prefix(&source).unwrap().to_str().unwrap();
-        growth
-            .iter()
-            .filter(|(file, ..)| *file == name)
-            .fold(text, |text, (_, before, after)| {
-                assert_eq!(
-                    text.matches(before).count(),
-                    1,
-                    "{name}: the place to grow has moved: {before}"
-                );
-                text.replace(before, after)
-            })
+        change(path.strip_prefix(&source).unwrap().to_str().unwrap(), text)
     });
     put(
         &api.join("build.rs"),
@@ -202,7 +296,10 @@ fn contract_at(skew: &Path, version: &str, growth: &[(&str, &str, &str)]) -> Pat
     let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
     put(&api.join("Cargo.toml"), &detached(&manifest, version, &api));
     let source = root.join("tests/modules/echo");
-    copy(&source.join("src"), &engine.join("src"), &|_, text| text);
+    copy(&source.join("src"), &engine.join("src"), &|path, text| {
+        let name = path.strip_prefix(&source).unwrap().to_str().unwrap();
+        change(&format!("engine/{name}"), text)
+    });
     let manifest = fs::read_to_string(source.join("Cargo.toml")).unwrap();
     put(
         &engine.join("Cargo.toml"),
@@ -218,8 +315,8 @@ fn skew() -> &'static Skew {
         let root = workspace_root();
         let skew = target_dir().join("contract-skew");
         let workspace = skew.join("workspace");
-        let (minor, major, broken) = (next_minor(), next_major(), broken_minor());
-        for (package, version, growth) in [("skew-minor", &minor, GROWTH), ("skew-major", &major, &[][..]), ("skew-broken", &broken, BREAKAGE)] {
+        let (minor, major, broken, first) = (next_minor(), next_major(), broken_minor(), first_version());
+        for (package, version, growth) in [("skew-minor", &minor, GROWTH), ("skew-major", &major, &[][..]), ("skew-broken", &broken, BREAKAGE), ("skew-first", &first, BEFORE_CAPABILITIES)] {
             let engine = contract_at(&skew, version, growth);
             let api = skew.join(format!("api-{version}"));
             put(
@@ -251,7 +348,7 @@ fn skew() -> &'static Skew {
         copy(&root.join("host/src/loader"), &workspace.join("skew-host/src/loader"), &|_, text| text);
         put(
             &workspace.join("Cargo.toml"),
-            "[workspace]\nresolver = \"3\"\nmembers = [\"skew-minor\", \"skew-major\", \"skew-broken\", \"skew-host\"]\n\n[profile.dev]\ndebug = false\n",
+            "[workspace]\nresolver = \"3\"\nmembers = [\"skew-minor\", \"skew-major\", \"skew-broken\", \"skew-first\", \"skew-host\"]\n\n[profile.dev]\ndebug = false\n",
         );
         if !workspace.join("Cargo.lock").exists() {
             // The same versions of everything else.
@@ -259,7 +356,7 @@ fn skew() -> &'static Skew {
         }
         let target = skew.join("target");
         let built = |package| build(&workspace, &target, package, &["build"], &[]);
-        Skew { newer: built("skew-minor"), major: built("skew-major"), broken: built("skew-broken"), newer_host: built("skew-host") }
+        Skew { newer: built("skew-minor"), major: built("skew-major"), broken: built("skew-broken"), first: built("skew-first"), newer_host: built("skew-host") }
     })
 }
 
@@ -343,7 +440,9 @@ fn an_older_module_works_in_a_newer_host() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(
         said,
-        format!("echo_b {CONTRACT_VERSION} {version}+number.7 None \"across versions\" Stop")
+        format!(
+            "embeds 8 numbers, number 7\necho_b {CONTRACT_VERSION} {version}+number.7 None \"across versions\" Stop"
+        )
     );
 }
 
@@ -354,10 +453,68 @@ fn what_was_added_works_where_both_have_it() {
     assert_eq!(
         said,
         format!(
-            "skewed {} 0.1.0+number.9 {homepage} \"across versions\" Stop",
+            "embeds 8 numbers, number 9\nskewed {} 0.1.0+number.9 {homepage} \"across versions\" Stop",
             next_minor()
         )
     );
+}
+
+fn opened(module: &Path) -> LoadedPlugin {
+    let request = LoadRequest {
+        path: module,
+        context: Context::default(),
+        sha256: None,
+    };
+    let services = TracingServices {
+        plugin: "test".into(),
+    };
+    open(&request, Arc::new(services)).unwrap()
+}
+
+#[test]
+fn a_module_of_the_first_version_lacks_capabilities_and_nothing_else() {
+    let plugin = opened(&skew().first);
+    assert_eq!(plugin.contract_version, first_version());
+    let folder = tempfile::tempdir().unwrap();
+    let model = plugin
+        .backend
+        .load(&model(&folder), &LoadOptions::default())
+        .unwrap();
+    assert_eq!(model.tokenize("a", false, false).unwrap(), [97]);
+    assert!(matches!(capability::embed(&*model), Ok(None)));
+    assert!(matches!(capability::score(&*model), Ok(None)));
+    assert!(matches!(capability::attention(&*model), Ok(None)));
+    assert!(matches!(capability::check(&*plugin.backend), Ok(None)));
+    assert!(matches!(capability::convert(&*plugin.backend), Ok(None)));
+    let said = newer_host_says(&skew().first);
+    assert!(said.starts_with("embeds nothing\n"), "{said}");
+}
+
+#[test]
+fn a_capability_may_grow_and_one_of_another_layout_costs_itself_alone() {
+    let plugin = opened(&skew().newer);
+    let folder = tempfile::tempdir().unwrap();
+    let model = plugin
+        .backend
+        .load(&model(&folder), &LoadOptions::default())
+        .unwrap();
+    let request = EmbedRequest {
+        inputs: vec![Prompt::text("a")],
+        pooling: Pooling::Last,
+        normalize: false,
+        extra: Default::default(),
+    };
+    let embed = capability::embed(&*model).unwrap().unwrap();
+    let answers = embed.embed(&request, &mut Unwatched).unwrap();
+    assert_eq!(answers[0].as_ref().unwrap().values.len(), 8);
+    let error = capability::score(&*model).err().unwrap();
+    assert_eq!(error.code, ErrorCode::Unsupported);
+    assert!(
+        error.message.starts_with("score/1: ") && error.message.contains("logprobs"),
+        "{error}"
+    );
+    assert!(!error.message.contains('\n') && error.message.len() < 800);
+    assert!(matches!(capability::attention(&*model), Ok(Some(_))));
 }
 
 #[test]
