@@ -160,6 +160,66 @@ fn it_gives_what_the_server_gives() {
     }
 }
 
+/// On a machine without AMD's driver, as most that run tests are; with it, the verdict is that of the card.
+#[test]
+fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
+    let extra = host().with_file_name("extra");
+    let plugins = host().with_file_name("plugins");
+    let setup = |fallback: &str| {
+        let home = tempfile::tempdir().expect("a folder");
+        let manifest = home.path().join("plugins.toml");
+        let text = format!(
+            "directories = [{plugins:?}, {extra:?}]\norder = [\"rocm\", \"cpu\"]\nfallback = {fallback:?}\n"
+        );
+        std::fs::write(&manifest, text).expect("a manifest");
+        (home, manifest)
+    };
+    let (home, manifest) = setup("warn");
+    let listed = run(backplane(
+        home.path(),
+        &manifest,
+        None,
+        &["plugins", "--json"],
+    ))
+    .json();
+    let plugins = listed["plugins"].as_array().expect("plugins");
+    for (name, device) in [
+        ("rocm", "/dev/kfd"),
+        ("cuda", "/dev/nvidiactl"),
+        ("sycl", "/dev/dri"),
+    ] {
+        let plugin = plugins
+            .iter()
+            .find(|plugin| plugin["name"] == name)
+            .expect("it is listed");
+        if !Path::new(device).exists() {
+            assert_eq!(plugin["verdict"]["state"], "no_device", "{plugin}");
+            assert_eq!(
+                plugin["verdict"]["message"],
+                format!("no device: {device} is missing")
+            );
+        }
+    }
+    if Path::new("/dev/kfd").exists() {
+        return;
+    }
+    let model = smollm2();
+    let arguments = ["run", "--json", "--raw", "--max-tokens", "1", &model, "a"];
+    let reply = run(backplane(home.path(), &manifest, None, &arguments)).json();
+    assert_eq!(reply["backend"], "cpu");
+    let notice = reply["selection"]["notice"]
+        .as_str()
+        .expect("a fall is told");
+    assert!(
+        notice.contains("no device: /dev/kfd is missing"),
+        "{notice}"
+    );
+    let (home, manifest) = setup("deny");
+    let ran = run(backplane(home.path(), &manifest, None, &arguments));
+    assert_eq!(ran.code, Some(3), "{}", ran.err);
+    assert!(ran.err.contains("/dev/kfd is missing"), "{}", ran.err);
+}
+
 fn children(parent: u32) -> Vec<u32> {
     let output = Command::new("ps")
         .args(["-A", "-o", "pid=,ppid="])
