@@ -1,8 +1,9 @@
-//! Types whose values are points of a lattice (IQ1, IQ2, IQ3): the points of a group of 32 values, for vectors of any width.
+//! Types whose values are points of a lattice (IQ1, IQ2, IQ3): the points of a group of 32 values.
 
 use backplane_weights::blocks::{
     IQ1_POINTS, IQ2_S_POINTS, IQ2_XS_POINTS, IQ2_XXS_POINTS, IQ3_S_POINTS, IQ3_XXS_POINTS,
 };
+use std::arch::x86_64::*;
 
 /// Groups of scales: a byte for each of 16.
 pub(super) type Scales = [u64; 2];
@@ -34,11 +35,11 @@ pub(super) trait Points {
     /// A block lies at `p`.
     unsafe fn scales(p: *const u8) -> Scales;
 
-    /// Group `group` (below 8): its points, the first coordinate in the lowest byte, and its signs, a bit for each value.
+    /// Group `group` (below 8): the bytes of its points, and its signs, a bit for each value.
     ///
     /// # Safety
-    /// A block lies at `p`.
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32);
+    /// A block lies at `p`, and the processor has AVX2.
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32);
 }
 
 pub(super) struct Iq2Xxs;
@@ -67,6 +68,23 @@ unsafe fn word(p: *const u8) -> u32 {
 unsafe fn long(p: *const u8) -> u64 {
     // SAFETY: the caller's promise.
     unsafe { u64::from_le_bytes(p.cast::<[u8; 8]>().read()) }
+}
+
+/// Four points of eight.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn eights(points: [u64; 4]) -> __m256i {
+    let [a, b, c, d] = points.map(|point| point as i64);
+    _mm256_setr_epi64x(a, b, c, d)
+}
+
+/// Eight points of four.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn fours(point: impl Fn(usize) -> u32) -> __m256i {
+    let point = |i| point(i) as i32;
+    let (a, b) = ([0, 1, 2, 3].map(point), [4, 5, 6, 7].map(point));
+    _mm256_setr_epi32(a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3])
 }
 
 /// Eight nibbles as bytes.
@@ -133,14 +151,17 @@ impl Points for Iq2Xxs {
         twice(nibbles)
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
-        // SAFETY: eight groups of 8 bytes from 2 on.
-        let codes = unsafe { long(p.add(2 + 8 * group)) };
-        let point = |i: usize| IQ2_XXS_POINTS[usize::from((codes >> (8 * i)) as u8)];
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
+        // SAFETY: eight groups of 8 bytes from 2 on: four of codes, four of signs.
+        let (codes, signs) = unsafe {
+            let codes = p.add(2 + 8 * group);
+            (codes.cast::<[u8; 4]>().read(), word(codes.add(4)))
+        };
         (
-            [point(0), point(1), point(2), point(3)],
-            four_sevens((codes >> 32) as u32),
+            eights(codes.map(|code| IQ2_XXS_POINTS[usize::from(code)])),
+            four_sevens(signs),
         )
     }
 }
@@ -156,8 +177,9 @@ impl Points for Iq2Xs {
         each(unsafe { long(p.add(66)) })
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 32 codes of 2 bytes from 2 on.
         let codes = unsafe { long(p.add(2 + 8 * group)) };
         let point = |i: usize| IQ2_XS_POINTS[(codes >> (16 * i)) as usize & 511];
@@ -165,7 +187,7 @@ impl Points for Iq2Xs {
         let sevens = (sevens | sevens >> 8) & 0x0000_ffff_0000_ffff;
         let sevens = sevens | sevens >> 16;
         (
-            [point(0), point(1), point(2), point(3)],
+            eights([point(0), point(1), point(2), point(3)]),
             even(sevens as u32),
         )
     }
@@ -182,8 +204,9 @@ impl Points for Iq2S {
         each(unsafe { long(p.add(74)) })
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 32 bytes of codes from 2 on, 32 of signs from 34 on, eight of upper bits from 66 on.
         let (low, signs, high) = unsafe {
             (
@@ -196,7 +219,7 @@ impl Points for Iq2S {
             let index = (low >> (8 * i) & 255) | (high >> (2 * i) & 3) << 8;
             IQ2_S_POINTS[index as usize]
         };
-        ([point(0), point(1), point(2), point(3)], signs)
+        (eights([point(0), point(1), point(2), point(3)]), signs)
     }
 }
 
@@ -216,13 +239,16 @@ impl Points for Iq3Xxs {
         twice(nibbles)
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 64 bytes of codes from 2 on, then eight groups of 4 bytes of signs.
-        let (codes, signs) = unsafe { (long(p.add(2 + 8 * group)), word(p.add(66 + 4 * group))) };
-        let four = |i: usize| u64::from(IQ3_XXS_POINTS[usize::from((codes >> (8 * i)) as u8)]);
-        let point = |i: usize| four(2 * i) | four(2 * i + 1) << 32;
-        ([point(0), point(1), point(2), point(3)], four_sevens(signs))
+        let (codes, signs) = unsafe {
+            let codes = p.add(2 + 8 * group).cast::<[u8; 8]>().read();
+            (codes, word(p.add(66 + 4 * group)))
+        };
+        let points = fours(|i| IQ3_XXS_POINTS[usize::from(codes[i])]);
+        (points, four_sevens(signs))
     }
 }
 
@@ -237,22 +263,19 @@ impl Points for Iq3S {
         twice(unsafe { word(p.add(106)) })
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 64 bytes of codes from 2 on, eight of ninth bits from 66 on, 32 of signs from 74 on.
         let (codes, ninth, signs) = unsafe {
             (
-                long(p.add(2 + 8 * group)),
-                u64::from(p.add(66 + group).read()),
+                p.add(2 + 8 * group).cast::<[u8; 8]>().read(),
+                usize::from(p.add(66 + group).read()),
                 word(p.add(74 + 4 * group)),
             )
         };
-        let four = |i: usize| {
-            let index = (codes >> (8 * i) & 255) | (ninth >> i & 1) << 8;
-            u64::from(IQ3_S_POINTS[index as usize])
-        };
-        let point = |i: usize| four(2 * i) | four(2 * i + 1) << 32;
-        ([point(0), point(1), point(2), point(3)], signs)
+        let points = fours(|i| IQ3_S_POINTS[usize::from(codes[i]) | (ninth << (8 - i) & 256)]);
+        (points, signs)
     }
 }
 
@@ -273,8 +296,9 @@ impl Points for Iq1S {
         twice(nibbles)
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 32 bytes of codes from 2 on, then eight groups of 2 bytes.
         let (low, high) = unsafe {
             let high = p.add(34 + 2 * group).cast::<[u8; 2]>().read();
@@ -287,7 +311,7 @@ impl Points for Iq1S {
             let index = (low >> (8 * i) & 255) | (high >> (3 * i) & 7) << 8;
             shifted(IQ1_POINTS[index as usize], high >> 15)
         };
-        ([point(0), point(1), point(2), point(3)], 0)
+        (eights([point(0), point(1), point(2), point(3)]), 0)
     }
 }
 
@@ -317,8 +341,9 @@ impl Points for Iq1M {
         })
     }
 
-    #[inline(always)]
-    unsafe fn group(p: *const u8, group: usize) -> ([u64; 4], u32) {
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    unsafe fn group(p: *const u8, group: usize) -> (__m256i, u32) {
         // SAFETY: 32 bytes of codes, then 16 with a nibble for each point.
         let (low, high) = unsafe {
             let high = p.add(32 + 2 * group).cast::<[u8; 2]>().read();
@@ -329,6 +354,6 @@ impl Points for Iq1M {
             let index = (low >> (8 * i) & 255) | (high & 7) << 8;
             shifted(IQ1_POINTS[index as usize], high >> 3)
         };
-        ([point(0), point(1), point(2), point(3)], 0)
+        (eights([point(0), point(1), point(2), point(3)]), 0)
     }
 }

@@ -29,8 +29,7 @@ impl<P: Points> Weights256 for Lattice<P> {
     #[target_feature(enable = "avx2,fma,f16c")]
     unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m256i, __m256) {
         // SAFETY: the caller's promise.
-        let ([a, b, c, d], signs) = unsafe { P::group(p, part) };
-        let points = _mm256_set_epi64x(d as i64, c as i64, b as i64, a as i64);
+        let (points, signs) = unsafe { P::group(p, part) };
         let scale = pair_of_scales(head, part);
         if !P::SIGNS {
             return (points, scale);

@@ -33,11 +33,7 @@ impl<P: Points> Weights256 for Lattice<P> {
     unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
         // SAFETY: the caller's promise.
         let (first, second) = unsafe { (P::group(p, 2 * part), P::group(p, 2 * part + 1)) };
-        let (a, b) = (
-            first.0.map(|point| point as i64),
-            second.0.map(|point| point as i64),
-        );
-        let points = _mm512_set_epi64(b[3], b[2], b[1], b[0], a[3], a[2], a[1], a[0]);
+        let points = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(first.0), second.0);
         let scale = four_scales(head.scales, part);
         if !P::SIGNS {
             return (points, scale);
