@@ -7,10 +7,10 @@ pub enum Error {
     /// The model file's metadata could not be read as the type that a key must have.
     #[error(transparent)]
     Metadata(#[from] backplane_weights::Error),
-    /// A `tokenizer.*` key is missing, or what it holds cannot be a vocabulary.
+    /// A `tokenizer.*` key or a tokenizer's file is missing, or what it holds cannot be a vocabulary.
     #[error("{key}: {problem}")]
     Vocabulary {
-        /// The metadata key.
+        /// The metadata key, or the name of the file.
         key: &'static str,
         /// What was found, what was expected.
         problem: String,

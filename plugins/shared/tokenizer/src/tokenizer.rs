@@ -28,7 +28,8 @@ pub struct EncodeOptions {
 /// A vocabulary: text to token ids and back. A clone is another handle to the same tables.
 ///
 /// Two kinds are known, by `tokenizer.ggml.model`: `gpt2` (byte-level byte-pair encoding, with a pre-tokenizer named by
-/// `tokenizer.ggml.pre`) and `llama` (SentencePiece's byte-pair encoding with byte fallback). Token ids agree with llama.cpp.
+/// `tokenizer.ggml.pre`) and `llama` (SentencePiece's byte-pair encoding with byte fallback). Token ids agree with llama.cpp;
+/// those of a vocabulary that [`crate::hub`] read agree with the `tokenizers` library or SentencePiece.
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
@@ -192,6 +193,10 @@ impl Tokenizer {
     /// Some byte-level vocabularies have no token for a few bytes that no usual text holds (SmolLM2 has none for U+0004): such
     /// bytes are left out, as in all implementations. SentencePiece vocabularies have a token for every byte, or else use the
     /// unknown token.
+    ///
+    /// Where the vocabulary's file asks for a Unicode normal form (Qwen's `tokenizer.json`: NFC), the text between special tokens
+    /// is brought to it first: what [`Tokenizer::decode`] gives back is the normalised text. GGUF files don't say so, and text
+    /// is taken as it is.
     ///
     /// # Errors
     /// A SentencePiece vocabulary has neither a token for a byte of the text nor an unknown token.
