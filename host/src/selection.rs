@@ -231,9 +231,14 @@ impl Losses {
             })
             .collect();
         if !missing.is_empty() {
-            let names: Vec<&str> = missing
+            let names: Vec<String> = missing
                 .iter()
-                .map(|candidate| candidate.name.as_str())
+                .map(|candidate| match candidate.verdict.action.as_str() {
+                    meant if meant.starts_with("did you mean") => {
+                        format!("{} ({meant})", candidate.name)
+                    }
+                    _ => candidate.name.clone(),
+                })
                 .collect();
             why.push(format!("not installed: {}", names.join(", ")));
         }

@@ -1,6 +1,7 @@
 //! Which module files there are. Opens none of them.
 
-use crate::manifest::{Manifest, PluginEntry, normal_name};
+use crate::manifest::{DEFAULT_ORDER, Manifest, PluginEntry, normal_name};
+use crate::nearest::nearest;
 use backplane_plugin_api::types::{Verdict, VerdictState};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,7 @@ pub(super) fn discover(manifest: &Manifest) -> Vec<Found> {
             .map(String::as_str)
             .filter(|name| *name != "*"),
     );
+    let installed: Vec<String> = found.iter().map(|found| found.name.clone()).collect();
     for name in missing {
         if found.iter().any(|found| found.name == name) {
             continue;
@@ -73,7 +75,7 @@ pub(super) fn discover(manifest: &Manifest) -> Vec<Found> {
         let verdict = if off {
             disabled(name, manifest)
         } else {
-            not_installed(manifest)
+            not_installed(name, manifest, &installed)
         };
         found.push(Found {
             name: name.to_owned(),
@@ -149,7 +151,9 @@ pub(super) fn disabled(name: &str, manifest: &Manifest) -> Verdict {
     )
 }
 
-pub(super) fn not_installed(manifest: &Manifest) -> Verdict {
+/// The verdict on a name without a module. One that is nearly the name of a plugin that is installed, or of one that the
+/// default order knows, was most likely meant for it.
+fn not_installed(name: &str, manifest: &Manifest, installed: &[String]) -> Verdict {
     let places: Vec<String> = manifest
         .directories
         .iter()
@@ -161,11 +165,18 @@ pub(super) fn not_installed(manifest: &Manifest) -> Verdict {
         places.join(", ")
     };
     let message = format!("no module of that name was found in: {places}");
-    Verdict::unavailable(
-        VerdictState::Absent,
-        message,
-        "put the module there, or name it by `path` in the manifest",
-    )
+    let usual = || DEFAULT_ORDER.iter().copied().filter(|name| *name != "*");
+    let known = installed.iter().map(String::as_str).chain(usual());
+    let meant = nearest(name, known).filter(|_| !usual().any(|usual| usual == name));
+    let action = match meant {
+        Some(meant) => {
+            let place = &manifest.source;
+            tracing::warn!("{place}: no plugin is named `{name}`; did you mean `{meant}`?");
+            format!("did you mean `{meant}`?")
+        }
+        None => "put the module there, or name it by `path` in the manifest".to_owned(),
+    };
+    Verdict::unavailable(VerdictState::Absent, message, action)
 }
 
 /// The verdict on a module whose own name is not that of its file or entry, where the manifest says something about

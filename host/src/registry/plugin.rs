@@ -211,9 +211,10 @@ fn open(found: &Found, manifest: &Manifest) -> Plugin {
             } else {
                 PluginKind::Missing
             };
+            // One without a path has a verdict: why it has none.
             let verdict = verdict
                 .clone()
-                .unwrap_or_else(|| discover::not_installed(manifest));
+                .unwrap_or_else(|| Verdict::unavailable(VerdictState::Absent, "not found", ""));
             return Plugin::unopened(found.name.clone(), kind, path.clone(), verdict);
         }
     };

@@ -195,6 +195,31 @@ fn model(root: &Path) -> String {
     path.display().to_string()
 }
 
+#[test]
+fn a_near_miss_in_the_manifest_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    put(root.path().join("plugins/libbackplane_vulkan.so"));
+    let manifest = "directories = [\"plugins\"]\norder = [\"vulcan\", \"rocmm\", \"metal\", \"other\"]\n\
+                    [plugin.lama_cpp]\n";
+    let registry = registry(root.path(), manifest);
+    for (name, meant) in [
+        ("vulcan", "did you mean `vulkan`?"),
+        ("rocmm", "did you mean `rocm`?"),
+        ("lama_cpp", "did you mean `llama_cpp`?"),
+        ("metal", "put the module there"),
+        ("other", "put the module there"),
+    ] {
+        let verdict = registry.get(name).unwrap().verdict;
+        assert_eq!(verdict.state, VerdictState::Absent);
+        assert!(verdict.action.starts_with(meant), "{name}: {verdict}");
+    }
+    let error = registry.default().unwrap_err().to_string();
+    assert!(
+        error.contains("not installed: vulcan (did you mean `vulkan`?), rocmm (did you mean `rocm`?), metal, other"),
+        "{error}"
+    );
+}
+
 fn put(path: PathBuf) {
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
     std::fs::write(path, "not a module").unwrap();

@@ -111,7 +111,7 @@ const BEFORE_CAPABILITIES: &[(&str, &str, &str)] = &[
     ("engine/src/lib.rs", "mod capabilities;\n", ""),
     (
         "engine/src/lib.rs",
-        "use backplane_plugin_api::capability::{CHECK, CONVERT};\n",
+        "use backplane_plugin_api::capability::{…};\n",
         "",
     ),
     (
@@ -121,7 +121,7 @@ const BEFORE_CAPABILITIES: &[(&str, &str, &str)] = &[
     ),
     (
         "engine/src/model.rs",
-        "use backplane_plugin_api::capability::{ATTENTION, EMBED, SCORE};\n",
+        "use backplane_plugin_api::capability::{…};\n",
         "",
     ),
     (
