@@ -291,6 +291,9 @@ pub(crate) fn describe(path: &Path) -> String {
                 .count()
         };
         return match (holds("safetensors"), holds("gguf")) {
+            (0, 0) if holds("bin") + holds("pt") + holds("pth") > 0 => {
+                "a folder with PyTorch files, expected safetensors".to_owned()
+            }
             (0, 0) => "a folder without model files".to_owned(),
             (0, files) => format!("a folder with {files} GGUF files: name one of them"),
             (files, _) => format!("a folder with {files} safetensors files"),

@@ -5,9 +5,10 @@ use super::progress::Bar;
 use super::run::text_of;
 use super::{output, registry};
 use crate::error::{Error, Result};
-use backplane_plugin_api::capability::{AttentionRequest, AttentionState, EmbedRequest};
+use backplane_plugin_api::capability::{AttentionRequest, AttentionState, EmbedRequest, Pooling};
 use backplane_plugin_api::types::Prompt;
 use safetensors::{Dtype, View};
+use serde::Serialize;
 use serde_json::json;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -30,39 +31,72 @@ pub(super) fn embed(global: &Global, verb: &Embed) -> Result<ExitCode> {
     let answers = model.embed(&request, &mut bar);
     let answers = bar.end(answers)?;
     let mut failed = None;
-    let (mut results, mut lines, mut dimensions) = (Vec::new(), Vec::new(), None);
+    let (mut results, mut lines) = (Vec::new(), Vec::new());
     for answer in answers {
-        match answer {
+        results.push(match answer {
             Ok(embedding) => {
-                dimensions = Some(embedding.values.len());
-                let numbers: Vec<String> =
-                    embedding.values.iter().map(ToString::to_string).collect();
-                lines.push(numbers.join(" "));
-                results.push(json!({
-                    "embedding": embedding.values,
-                    "prompt_tokens": embedding.prompt_tokens,
-                }));
+                let numbers = embedding.values.iter().map(ToString::to_string);
+                lines.push(numbers.collect::<Vec<_>>().join(" "));
+                Embedded::Vector {
+                    embedding: embedding.values,
+                    prompt_tokens: embedding.prompt_tokens,
+                }
             }
             Err(error) => {
-                results.push(json!({ "error": error.to_string() }));
                 lines.push(format!("error: {}", error.line()));
+                let message = error.to_string();
                 failed = failed.or(Some(error));
+                Embedded::Refused { error: message }
             }
-        }
+        });
     }
     if verb.json {
-        output::json(&json!({
-            "model": model.path().display().to_string(),
-            "backend": model.backend(),
-            "pooling": request.pooling,
-            "normalized": request.normalize,
-            "dimensions": dimensions,
-            "results": results,
-        }))?;
+        output::json(&Embeddings {
+            model: model.path().display().to_string(),
+            backend: model.backend(),
+            pooling: request.pooling,
+            normalized: request.normalize,
+            dimensions: results.iter().find_map(Embedded::dimensions),
+            results,
+        })?;
     } else {
         output::line(&lines.join("\n"))?;
     }
     failed.map_or(Ok(ExitCode::SUCCESS), Err)
+}
+
+/// The answer of `embed` as JSON. Not by way of a JSON value, so that numbers are as short as `f32` has them.
+#[derive(Serialize)]
+struct Embeddings<'a> {
+    model: String,
+    backend: &'a str,
+    pooling: Pooling,
+    normalized: bool,
+    /// `None` where every text was refused.
+    dimensions: Option<usize>,
+    results: Vec<Embedded>,
+}
+
+/// The answer for one text.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Embedded {
+    Vector {
+        embedding: Vec<f32>,
+        prompt_tokens: u64,
+    },
+    Refused {
+        error: String,
+    },
+}
+
+impl Embedded {
+    fn dimensions(&self) -> Option<usize> {
+        match self {
+            Self::Vector { embedding, .. } => Some(embedding.len()),
+            Self::Refused { .. } => None,
+        }
+    }
 }
 
 pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Result<ExitCode> {
@@ -195,16 +229,14 @@ impl Destination {
                 tensors.push((format!("layers.{}.{name}", layer.layer), numbers));
             }
         }
-        let written = safetensors::serialize_to_file(tensors, Some(metadata), &self.partial)
-            .map_err(|error| match error {
-                safetensors::SafeTensorError::IoError(error) => Error::file(&self.path, &error),
-                error => Error::usage(format!("{}: {error}", self.path.display()), ""),
-            })
+        let bytes = safetensors::serialize(tensors, Some(metadata))
+            .map_err(|error| Error::usage(format!("{}: {error}", self.path.display()), ""))?;
+        let written = std::fs::write(&self.partial, bytes)
             .and_then(|()| match self.partial == self.path {
                 true => Ok(()),
-                false => std::fs::rename(&self.partial, &self.path)
-                    .map_err(|error| Error::file(&self.path, &error)),
-            });
+                false => std::fs::rename(&self.partial, &self.path),
+            })
+            .map_err(|error| Error::file(&self.path, &error));
         if written.is_err() && self.partial != self.path {
             let _ = std::fs::remove_file(&self.partial);
         }
@@ -212,7 +244,7 @@ impl Destination {
     }
 }
 
-/// A tensor of the file; its bytes are made when they are written.
+/// A tensor of the file.
 struct Numbers<'a> {
     values: Values<'a>,
     shape: Vec<usize>,

@@ -34,6 +34,27 @@ macro_rules! setting {
     };
 }
 
+/// A setting of the backend's own, which checks it when a model is loaded.
+macro_rules! extra {
+    ($name:literal, $option:literal) => {
+        Setting {
+            name: $name,
+            default: "the backend's choice; for the next /load",
+            show: |settings| {
+                let value = settings.load.extra.get($option)?;
+                value.as_str().map(str::to_owned)
+            },
+            set: |settings, text| {
+                match text {
+                    Some(text) => settings.load.extra.insert($option.into(), text.into()),
+                    None => settings.load.extra.remove($option),
+                };
+                Ok(())
+            },
+        }
+    };
+}
+
 /// Every setting.
 pub(super) const SETTINGS: &[Setting] = &[
     setting!(
@@ -120,6 +141,8 @@ pub(super) const SETTINGS: &[Setting] = &[
         values::count,
         load.threads
     ),
+    extra!("cache-type", "cache_type"),
+    extra!("quantize", "quantize"),
 ];
 
 /// A setting by name, `_` as `-`, whatever its case.
