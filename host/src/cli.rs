@@ -17,6 +17,7 @@ mod progress;
 pub(crate) mod run;
 mod states;
 mod text;
+mod usage;
 pub(crate) mod values;
 
 use crate::error::{Error, Result};
@@ -35,9 +36,7 @@ pub fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are answers, all else is wrong usage; clap's own code tells them apart.
-            let _ = error.print();
-            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+            return usage::tell(&error, std::env::args_os().skip(1));
         }
     };
     let global = arguments.global.clone();

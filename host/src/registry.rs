@@ -241,6 +241,7 @@ impl Registry {
         let path = self.catalog().resolve(model)?;
         let pinned = self.pinned(options)?;
         let fallback = options.fallback.unwrap_or(self.manifest.fallback);
+        warn_of_threads(options.load.threads);
         let load = |candidate: &Candidate| {
             let Some(backend) = self.backend(&candidate.name) else {
                 return Attempt::OtherFormat;
@@ -338,6 +339,14 @@ impl Registry {
             }
             Failure::Backend(backend, error) => Error::Backend { backend, error },
         }
+    }
+}
+
+/// Threads beyond the cores wait for each other.
+fn warn_of_threads(asked: Option<u32>) {
+    let cores = std::thread::available_parallelism().map_or(usize::MAX, |cores| cores.get());
+    if let Some(asked) = asked.filter(|&asked| asked as usize > cores) {
+        tracing::warn!("{asked} threads on {cores} cores: slower than {cores} threads");
     }
 }
 

@@ -8,6 +8,8 @@ mod commands;
 mod editor;
 mod session;
 mod settings;
+#[cfg(unix)]
+mod terminal;
 
 use crate::cli::arguments::{Chat, Global};
 use crate::cli::interrupt::Interrupt;
@@ -45,6 +47,8 @@ pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
 
 fn at_terminal(session: &mut Session<'_>) -> Result<()> {
     session.say("Type a message. /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.");
+    #[cfg(unix)]
+    terminal::kept()?;
     let mut editor = Editor::new(session.registry().folders().state.as_deref());
     loop {
         match editor.read()? {

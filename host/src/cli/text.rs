@@ -4,7 +4,7 @@ use super::arguments::{Classify, Detokenize, Global, Tokenize};
 use super::run::text_of;
 use super::values::Tokens;
 use super::{output, registry};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::registry::{Model, ModelOptions};
 use backplane_plugin_api::types::{ClassifyRequest, Prompt};
 use serde_json::json;
@@ -28,7 +28,7 @@ pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
         logits: verb.logits,
         extra: BTreeMap::new(),
     };
-    let mut failed = None;
+    let mut failed: Option<Error> = None;
     let mut results = Vec::new();
     let mut tables = Vec::new();
     for answer in model.classify(&request)? {
@@ -59,8 +59,11 @@ pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
             }
             Err(error) => {
                 results.push(json!({ "error": error.to_string() }));
-                tables.push(format!("error: {}", error.line()));
-                failed = failed.or(Some(error));
+                // Standard output keeps a place for each prompt.
+                tables.push("-".to_owned());
+                if let Some(first) = failed.replace(error) {
+                    output::error(global, &first);
+                }
             }
         }
     }

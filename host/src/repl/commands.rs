@@ -263,17 +263,52 @@ fn save(session: &mut Session<'_>, file: &str) -> Result<bool> {
     };
     let text = serde_json::to_string_pretty(&conversation)
         .map_err(|error| Error::usage(format!("the conversation can't be written: {error}"), ""))?;
-    // Written whole or not at all: an old file is replaced in one step.
-    let new = path.with_extension("new");
-    std::fs::write(&new, text + "\n")
-        .and_then(|()| std::fs::rename(&new, &path))
-        .map_err(|e| Error::file(&path, &e))?;
+    write_whole(&path, &(text + "\n")).map_err(|error| Error::file(&path, &error))?;
     session.say(&format!(
         "{} messages are saved in {}",
         conversation.messages.len(),
         path.display()
     ));
     Ok(true)
+}
+
+/// Writes a file whole or not at all: through a new file beside it, which then takes its place in one step. A link stays a
+/// link, and what it leads to is replaced.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    use std::io::Write;
+    let path = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    if path.metadata().is_ok_and(|there| !there.is_file()) {
+        let message = "expected a file, found something else";
+        return Err(std::io::Error::new(
+            std::io::ErrorKind::InvalidInput,
+            message,
+        ));
+    }
+    let mut number = 0;
+    let (beside, mut file) = loop {
+        let ending = format!(".{}-{number}.new", std::process::id());
+        let mut name = path.file_name().unwrap_or_default().to_os_string();
+        name.push(ending);
+        let beside = path.with_file_name(name);
+        let mut options = std::fs::OpenOptions::new();
+        match options.write(true).create_new(true).open(&beside) {
+            Ok(file) => break (beside, file),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            Err(error) => return Err(error),
+        }
+    };
+    let written = file
+        .write_all(text.as_bytes())
+        .and_then(|()| file.sync_all())
+        .and_then(|()| match path.metadata() {
+            Ok(there) => file.set_permissions(there.permissions()),
+            Err(_) => Ok(()),
+        })
+        .and_then(|()| std::fs::rename(&beside, &path));
+    if written.is_err() {
+        let _ = std::fs::remove_file(&beside);
+    }
+    written
 }
 
 fn open(session: &mut Session<'_>, file: &str) -> Result<bool> {
@@ -324,4 +359,37 @@ fn stats(session: &mut Session<'_>, _: &str) -> Result<bool> {
         session.say(&output::table(&["counter", "value"], rows.collect()));
     }
     Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_written_whole_and_nothing_is_left_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        let (file, other) = (root.join("talk.json"), root.join("talk.new"));
+        std::fs::write(&other, "of another").unwrap();
+        let taken = root.join(format!("talk.json.{}-0.new", std::process::id()));
+        std::fs::write(&taken, "taken").unwrap();
+        for text in ["one", "two"] {
+            write_whole(&file, text).unwrap();
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
+        }
+        #[cfg(unix)]
+        {
+            let link = root.join("link.json");
+            std::os::unix::fs::symlink(&file, &link).unwrap();
+            write_whole(&link, "three").unwrap();
+            assert!(link.is_symlink(), "a link stays a link");
+            assert_eq!(std::fs::read_to_string(&file).unwrap(), "three");
+            std::fs::remove_file(link).unwrap();
+        }
+        assert!(write_whole(root, "x").is_err(), "a folder is no file");
+        assert!(write_whole(&root.join("none/talk.json"), "x").is_err());
+        assert_eq!(std::fs::read_to_string(other).unwrap(), "of another");
+        assert_eq!(std::fs::read_to_string(taken).unwrap(), "taken");
+        assert_eq!(std::fs::read_dir(root).unwrap().count(), 3);
+    }
 }

@@ -335,7 +335,7 @@ fn skew() -> &'static Skew {
         let host = fs::read_to_string(root.join("host/Cargo.toml")).unwrap();
         let dependencies: String = host
             .lines()
-            .filter(|line| ["libloading", "semver", "sha2", "tracing."].iter().any(|name| line.starts_with(name)))
+            .filter(|line| ["libloading", "semver", "serde", "sha2", "tracing."].iter().any(|name| line.starts_with(name)))
             .map(|line| format!("{line}\n"))
             .collect();
         let driver = format!(
