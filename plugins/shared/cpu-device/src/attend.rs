@@ -173,12 +173,13 @@ fn widen_f16_body<const FUSED: bool>(stored: &[u16], out: &mut [f32]) {
     let (parts, rest) = stored.as_chunks::<16>();
     let (out_parts, out_rest) = out.as_chunks_mut::<16>();
     for (out, part) in out_parts.iter_mut().zip(parts) {
-        *out = halves::<FUSED>(part);
+        halves::<FUSED>(part, out);
     }
     let mut part = [0; 16];
     part[..rest.len()].copy_from_slice(rest);
-    let part = halves::<FUSED>(&part);
-    out_rest.copy_from_slice(&part[..rest.len()]);
+    let mut floats = [0.0; 16];
+    halves::<FUSED>(&part, &mut floats);
+    out_rest.copy_from_slice(&floats[..rest.len()]);
 }
 
 #[inline(always)]
@@ -192,8 +193,9 @@ fn widen_q8_0_across_body<const FUSED: bool>(
         .chunks_exact(32 * stride)
         .zip(out.chunks_exact_mut(32 * stride));
     for ((codes, out), scales) in blocks.zip(scales.chunks_exact(stride)) {
-        for (part, scales) in scales.as_chunks::<POSITIONS>().0.iter().enumerate() {
-            let scales = halves::<FUSED>(scales);
+        for (part, stored) in scales.as_chunks::<POSITIONS>().0.iter().enumerate() {
+            let mut scales = [0.0; 16];
+            halves::<FUSED>(stored, &mut scales);
             let at = part * POSITIONS;
             let rows = codes.chunks_exact(stride).zip(out.chunks_exact_mut(stride));
             for (codes, out) in rows {
@@ -212,7 +214,8 @@ fn widen_q8_0_along_body<const FUSED: bool>(codes: &[i8], scales: &[u16], out: &
     for ((codes, out), scales) in many.zip(scales.chunks(16)) {
         let mut part = [0; 16];
         part[..scales.len()].copy_from_slice(scales);
-        let scales = halves::<FUSED>(&part);
+        let mut scales = [0.0; 16];
+        halves::<FUSED>(&part, &mut scales);
         let blocks = codes
             .as_chunks::<32>()
             .0

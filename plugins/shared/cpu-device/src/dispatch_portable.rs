@@ -9,8 +9,8 @@ pub(crate) fn supports(isa: Isa) -> bool {
 
 /// Sixteen halves as floats.
 #[inline(always)]
-pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16]) -> [f32; 16] {
-    halves.map(|half| half::f16::from_bits(half).to_f32_const())
+pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 16]) {
+    *floats = halves.map(|half| half::f16::from_bits(half).to_f32_const());
 }
 
 /// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<false>(arg, …)`.

@@ -22,12 +22,12 @@ pub(crate) fn supports(isa: Isa) -> bool {
 
 /// Sixteen halves as floats.
 #[inline(always)]
-pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16]) -> [f32; 16] {
+pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 16]) {
     use std::arch::x86_64::{_mm_loadu_si128, _mm256_cvtph_ps, _mm256_storeu_ps};
     if !FUSED {
-        return halves.map(|half| half::f16::from_bits(half).to_f32_const());
+        *floats = halves.map(|half| half::f16::from_bits(half).to_f32_const());
+        return;
     }
-    let mut floats = [0f32; 16];
     for (floats, halves) in floats.chunks_exact_mut(8).zip(halves.chunks_exact(8)) {
         // SAFETY: eight halves are read and eight floats written, and `per_isa!` gives `FUSED` only to code for processors
         // with F16C.
@@ -36,7 +36,6 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16]) -> [f32; 16] {
             _mm256_storeu_ps(floats.as_mut_ptr(), wide);
         }
     }
-    floats
 }
 
 /// `per_isa!(fn name = body(arg: Type, …))`: a safe function `name(isa, arg, …)` that runs `body::<FUSED>(arg, …)`
