@@ -510,7 +510,8 @@ fn a_capability_may_grow_and_one_of_another_layout_costs_itself_alone() {
     let error = capability::score(&*model).err().unwrap();
     assert_eq!(error.code, ErrorCode::Unsupported);
     assert!(
-        error.message.starts_with("score/1: ") && error.message.ends_with("Expected: f32 Found: f64"),
+        error.message.starts_with("score/1: ")
+            && error.message.ends_with("Expected: f32 Found: f64"),
         "{error}"
     );
     assert!(!error.message.contains('\n') && error.message.len() < 800);
