@@ -305,10 +305,10 @@ unsafe extern "C" fn on_event(to: *mut c_void, event: *const c::Event) -> bool {
     // SAFETY: the event, and all that it points to, is lent for this call.
     let event = unsafe { c::prefix(event) };
     state.with(false, |sink| {
-        // SAFETY: as above.
         let text = || {
-            std::str::from_utf8(unsafe { event.text.bytes() })
-                .map_err(|_| read::not_utf8("the text of an event"))
+            // SAFETY: as above.
+            let bytes = unsafe { event.text.bytes() };
+            std::str::from_utf8(bytes).map_err(|_| read::not_utf8("the text of an event"))
         };
         let control = match event.kind {
             c::EVENT_PREFILL => sink.on_event(Event::Prefill {

@@ -80,8 +80,8 @@ impl Door {
                 "its table of {size} bytes has no function `{function}`"
             ));
         }
-        // SAFETY: lent by the table, which lives as long as the module.
         let text = |text: Text, what: &str| {
+            // SAFETY: lent by the table, which lives as long as the module.
             unsafe { read::text(text) }.map_err(|_| format!("its {what} is not UTF-8"))
         };
         let stated = Stated {
