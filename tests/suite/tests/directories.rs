@@ -192,7 +192,12 @@ fn broken_directories_get_one_line_and_exit_code_four() {
     refused(home.path(), "truncated", &["model.safetensors"]);
 
     for (name, file, content, parts) in [
-        ("no-config", "config.json", None, ["config.json", "no such file"]),
+        (
+            "no-config",
+            "config.json",
+            None,
+            ["config.json", "no such file"],
+        ),
         (
             "no-tokenizer",
             "tokenizer.json",

@@ -396,14 +396,24 @@ fn files_are_told_apart() {
 #[test]
 fn an_unknown_architecture_is_described_and_not_loaded() {
     let (backend, _) = backend();
-    let path = tiny("deepseek-v3");
+    // The value of `general.architecture`: a string of five bytes.
+    let mut bytes = std::fs::read(tiny("llama3-gqa")).unwrap();
+    let value = b"\x05\0\0\0\0\0\0\0llama";
+    let at = bytes
+        .windows(value.len())
+        .position(|it| it == value)
+        .unwrap();
+    bytes[at + 8..at + 13].copy_from_slice(b"lemur");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("lemur.gguf");
+    std::fs::write(&path, bytes).unwrap();
     let info = backend.inspect(&path).unwrap().unwrap();
     let why = info.unsupported.unwrap();
     assert!(
-        why.contains("deepseek2") && why.contains("llama") && why.contains("gemma3"),
+        why.contains("lemur") && why.contains("llama") && why.contains("gemma3"),
         "{why}"
     );
-    assert_eq!(info.architecture, "deepseek2");
+    assert_eq!(info.architecture, "lemur");
     let error = backend.load(&path, &LoadOptions::default()).err().unwrap();
     assert_eq!(error.code, ErrorCode::ModelUnusable);
 }
