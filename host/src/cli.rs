@@ -5,6 +5,7 @@
 //! failed, 130 interrupted.
 
 pub(crate) mod arguments;
+mod bench;
 mod files;
 mod generated;
 pub(crate) mod interrupt;
@@ -78,6 +79,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::Show(verb) => models::show(&global, &verb),
         Verb::Convert(verb) => files::convert(&global, &verb),
         Verb::Perplexity(verb) => perplexity::perplexity(&global, &verb),
+        Verb::Bench(verb) => bench::bench(&global, &verb),
         Verb::Embed(verb) => states::embed(&global, &verb),
         Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),

@@ -34,6 +34,7 @@ mod folders;
 pub mod loader;
 mod lossy;
 pub mod manifest;
+mod memory;
 mod nearest;
 pub mod registry;
 #[cfg(feature = "cli")]
@@ -49,7 +50,7 @@ pub use backplane_plugin_api::types::{
 };
 pub use backplane_plugin_api::{
     AttentionRequest, AttentionState, ConvertOptions, ConvertReport, EmbedRequest, Embedding,
-    Finding, LayerAttention, Pooling, Progress, ScoreRequest, Unwatched,
+    Finding, LayerAttention, PeaksReport, Pooling, Progress, ScoreRequest, Unwatched,
 };
 pub use error::{Error, Result};
 pub use folders::Folders;

@@ -8,6 +8,7 @@
 //! | [`EMBED`] | model | [`Embed`]: texts as vectors | 1.1 |
 //! | [`SCORE`] | model | [`Score`]: how likely given tokens are | 1.1 |
 //! | [`ATTENTION`] | model | [`Attention`]: queries and keys by layer and head | 1.1 |
+//! | [`PEAKS`] | model | [`Peaks`]: what its device could do at most | 1.1 |
 //! | [`CHECK`] | backend | [`Check`]: what is wrong with a model's weights | 1.1 |
 //! | [`CONVERT`] | backend | [`Convert`]: a model in the backend's file format | 1.1 |
 //!
@@ -80,6 +81,7 @@ mod crossing;
 mod embed;
 mod export;
 mod import;
+mod peaks;
 mod progress;
 mod score;
 
@@ -87,7 +89,8 @@ pub use attention::{ATTENTION, Attention, AttentionRequest, AttentionState, Laye
 pub use check::{CHECK, Check, Finding};
 pub use convert::{CONVERT, Convert, ConvertOptions, ConvertReport};
 pub use embed::{EMBED, Embed, EmbedRequest, Embedding, Pooling};
-pub use import::{attention, check, convert, embed, score};
+pub use import::{attention, check, convert, embed, peaks, score};
+pub use peaks::{PEAKS, Peaks, PeaksReport, PeaksRequest};
 pub use progress::{Progress, Unwatched};
 pub use score::{SCORE, Score, ScoreRequest};
 

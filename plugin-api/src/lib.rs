@@ -187,8 +187,8 @@ pub mod types;
 
 pub use capability::{
     AnyCapability, Attention, AttentionRequest, AttentionState, CapabilityError, Check, Convert,
-    ConvertOptions, ConvertReport, Embed, EmbedRequest, Embedding, Finding, LayerAttention,
-    Pooling, Progress, Score, ScoreRequest, Unwatched,
+    ConvertOptions, ConvertReport, Embed, EmbedRequest, Embedding, Finding, LayerAttention, Peaks,
+    PeaksReport, PeaksRequest, Pooling, Progress, Score, ScoreRequest, Unwatched,
 };
 pub use sdk::*;
 pub use types::*;

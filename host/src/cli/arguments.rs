@@ -1,6 +1,7 @@
 //! Every verb and option, once: help, man pages and completions come from here.
 
 use super::values;
+use crate::manifest::Isolation;
 use backplane_plugin_api::types::{GenerateOptions, LoadOptions, Sampling};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use std::path::PathBuf;
@@ -84,6 +85,8 @@ pub(crate) enum Verb {
     Convert(Convert),
     /// How well a model foretells a text
     Perplexity(Perplexity),
+    /// How fast a model runs here, and what this machine could do at most
+    Bench(Bench),
     /// Texts as vectors
     Embed(Embed),
     /// Write what attention compares, by layer and head
@@ -409,6 +412,44 @@ pub(crate) struct Perplexity {
     #[command(flatten)]
     pub(crate) loading: Loading,
     /// One JSON object: perplexity, standard_error, tokens, chunks, scored
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `bench`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Prompts are token ids by a fixed rule; generating begins with one token and is greedy. Runs of both isolations \
+    take turns.\n\nExamples:\n  backplane bench model.gguf --threads 1,2\n  \
+    backplane bench model.gguf --prompt 128 --generate 32 --batch 1,8 --repeat 9 --json\n  \
+    backplane bench model.gguf --batch 1 --isolation in-process,process"
+)]
+pub(crate) struct Bench {
+    /// A path, or a name in the model folder
+    #[arg(value_hint = ValueHint::AnyPath)]
+    pub(crate) model: String,
+    /// Tokens of the prompt that is read
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, default_value = "512", value_parser = values::count)]
+    pub(crate) prompt: u32,
+    /// Tokens that a sequence generates, after its first
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, default_value = "128", value_parser = values::count)]
+    pub(crate) generate: u32,
+    /// Numbers of threads, one after the other [default: the backend's choice]
+    #[arg(long, value_name = "N,...", allow_negative_numbers = true, value_delimiter = ',', value_parser = values::count)]
+    pub(crate) threads: Vec<u32>,
+    /// How many sequences generate together
+    #[arg(long, value_name = "N,...", allow_negative_numbers = true, value_delimiter = ',', default_value = "1,2,4,8", value_parser = values::count)]
+    pub(crate) batch: Vec<u32>,
+    /// Runs of each
+    #[arg(long, value_name = "N", allow_negative_numbers = true, default_value = "5", value_parser = values::count)]
+    pub(crate) repeat: u32,
+    /// Where the backend runs, in-process or process; both are compared [default: as the manifest says]
+    #[arg(long, value_name = "WHERE,...", value_delimiter = ',', value_parser = values::isolation)]
+    pub(crate) isolation: Vec<Isolation>,
+    /// Use this backend and no other
+    #[arg(long, value_name = "NAME")]
+    pub(crate) backend: Option<String>,
+    /// One JSON object: runs, each with its rates, shares, limits and memory
     #[arg(long)]
     pub(crate) json: bool,
 }

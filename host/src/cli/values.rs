@@ -1,5 +1,6 @@
 //! Values of options and settings, each with its range: one clear line where one is wrong.
 
+use crate::manifest::Isolation;
 use backplane_plugin_api::capability::Pooling;
 use std::fmt;
 
@@ -102,6 +103,15 @@ pub(crate) fn pooling(text: &str) -> Result<PoolingName, String> {
         })
 }
 
+/// Where a plugin runs, by its word.
+pub(crate) fn isolation(text: &str) -> Result<Isolation, String> {
+    let known = Isolation::ALL.iter().find(|(_, word)| *word == text);
+    known.map(|(isolation, _)| *isolation).ok_or_else(|| {
+        let words: Vec<&str> = Isolation::ALL.iter().map(|(_, word)| *word).collect();
+        format!("expected one of {}", words.join(", "))
+    })
+}
+
 /// A size for people: powers of 1024.
 pub(crate) struct Bytes(pub(crate) u64);
 
@@ -150,6 +160,8 @@ mod tests {
             assert!(penalty(wrong).is_err(), "{wrong}");
             assert!(whole(wrong).is_err(), "{wrong}");
         }
+        assert_eq!(isolation("process"), Ok(Isolation::Process));
+        assert!(isolation("Process").is_err_and(|message| message.contains("in-process, process")));
         assert_eq!(probability("1"), Ok(1.0));
         assert!(probability("1.01").is_err() && penalty("0").is_err() && count("0").is_err());
         assert_eq!(tokens("1,2 3"), Ok(Tokens(vec![1, 2, 3])));

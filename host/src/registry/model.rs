@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::manifest::Fallback;
+use crate::memory;
 use crate::selection::Trace;
 use backplane_plugin_api::capability::{self, ATTENTION, EMBED, SCORE};
 use backplane_plugin_api::sdk::{Sink, TextModel};
@@ -10,7 +11,8 @@ use backplane_plugin_api::types::{
     GenerateRequest, LoadOptions, Metrics, ModelInfo, TokenLogprob,
 };
 use backplane_plugin_api::{
-    AttentionRequest, AttentionState, EmbedRequest, Embedding, Progress, ScoreRequest,
+    AttentionRequest, AttentionState, EmbedRequest, Embedding, Peaks, PeaksReport, PeaksRequest,
+    Progress, ScoreRequest,
 };
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -215,9 +217,31 @@ impl Model {
         })
     }
 
-    /// Counters and gauges of this model.
+    /// What the device that runs it could do at most, measured now; `None` where the backend does not offer `peaks/1`.
+    /// `progress` counts passes.
+    ///
+    /// # Errors
+    /// Memory is short, the device failed, or the call was stopped.
+    pub fn peaks(&self, progress: &mut dyn Progress) -> Result<Option<PeaksReport>> {
+        let peaks = self.of_backend(capability::peaks(self.inner.model.as_ref()))?;
+        let measure = |peaks: Arc<dyn Peaks>| {
+            self.of_backend(peaks.measure_peaks(&PeaksRequest::default(), progress))
+        };
+        peaks.map(measure).transpose()
+    }
+
+    /// Counters and gauges of this model, and `process_peak_memory_bytes` of the process that runs it, where the system
+    /// tells.
     pub fn metrics(&self) -> Metrics {
-        self.inner.model.metrics()
+        let mut metrics = self.inner.model.metrics();
+        memory::tell(&mut metrics);
+        metrics
+    }
+
+    /// Most memory that the process that runs it has held at once, in bytes, mapped files included; `None` where the system
+    /// does not tell.
+    pub fn peak_memory(&self) -> Option<u64> {
+        self.metrics().get(memory::PEAK).map(|bytes| *bytes as u64)
     }
 
     fn of_backend<T>(&self, answer: std::result::Result<T, types::Error>) -> Result<T> {

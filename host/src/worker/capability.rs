@@ -3,12 +3,15 @@
 use super::link::{Link, Reply};
 use super::message::{Answer, Call, ToWorker};
 use super::model::take;
-use backplane_plugin_api::capability::{ATTENTION, AnyCapability, CHECK, CONVERT, EMBED, SCORE};
+use backplane_plugin_api::capability::{
+    ATTENTION, AnyCapability, CHECK, CONVERT, EMBED, PEAKS, SCORE,
+};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{Control, Error, ErrorCode};
 use backplane_plugin_api::{
     Attention, AttentionRequest, AttentionState, Check, Convert, ConvertOptions, ConvertReport,
-    Embed, EmbedRequest, Embedding, Finding, Progress, Score, ScoreRequest,
+    Embed, EmbedRequest, Embedding, Finding, Peaks, PeaksReport, PeaksRequest, Progress, Score,
+    ScoreRequest,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -36,6 +39,7 @@ pub(super) fn of_model(model: &Arc<Loaded>, name: &str) -> Option<AnyCapability>
         EMBED => |model| AnyCapability::embed(Arc::new(OfModel(model))),
         SCORE => |model| AnyCapability::score(Arc::new(OfModel(model))),
         ATTENTION => |model| AnyCapability::attention(Arc::new(OfModel(model))),
+        PEAKS => |model| AnyCapability::peaks(Arc::new(OfModel(model))),
         _ => return None,
     };
     offered(&model.link, Some(model.id), name).then(|| offer(model.clone()))
@@ -116,6 +120,18 @@ impl Attention for OfModel {
         let (model, request) = (self.0.id, request.clone());
         let answer = watched(&self.0.link, Call::Attention { model, request }, progress)?;
         take!(answer, Answer::Attention(state) => state.into())
+    }
+}
+
+impl Peaks for OfModel {
+    fn measure_peaks(
+        &self,
+        request: &PeaksRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<PeaksReport> {
+        let (model, request) = (self.0.id, request.clone());
+        let answer = watched(&self.0.link, Call::Peaks { model, request }, progress)?;
+        take!(answer, Answer::Peaks(report) => report)
     }
 }
 

@@ -10,7 +10,7 @@ use backplane_plugin_api::types::{
 };
 use backplane_plugin_api::{
     AttentionRequest, AttentionState, ConvertOptions, ConvertReport, EmbedRequest, Embedding,
-    Finding, LayerAttention, ScoreRequest,
+    Finding, LayerAttention, PeaksReport, PeaksRequest, ScoreRequest,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -142,6 +142,10 @@ pub(super) enum Call {
         model: u64,
         request: AttentionRequest,
     },
+    Peaks {
+        model: u64,
+        request: PeaksRequest,
+    },
     Check {
         path: Bytes,
     },
@@ -201,6 +205,7 @@ pub(super) enum Answer {
     Embeddings(Vec<Result<Embedded, Error>>),
     Scores(Floats),
     Attention(Attended),
+    Peaks(PeaksReport),
     Findings(Vec<Finding>),
     Converted(ConvertReport),
 }

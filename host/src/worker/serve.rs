@@ -6,7 +6,10 @@ use super::message::{
     AHEAD, Answer, Call, FromWorker, Info, Odd, Open, Opened, ToWorker, VERSION, metrics_out,
 };
 use crate::loader::{LoadRequest, open};
-use backplane_plugin_api::capability::{self, ATTENTION, CHECK, CONVERT, EMBED, Progress, SCORE};
+use crate::memory;
+use backplane_plugin_api::capability::{
+    self, ATTENTION, CHECK, CONVERT, EMBED, PEAKS, Progress, SCORE,
+};
 use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::sdk::{Backend, BatchSink, Context, Sink, TextModel};
 use backplane_plugin_api::types::{Control, Error, ErrorCode, Event};
@@ -301,7 +304,11 @@ impl Worker {
                 tokens,
                 special,
             } => Answer::Bytes(self.model(model)?.detokenize(&tokens, special)?),
-            Call::Metrics { model } => Answer::Metrics(metrics_out(self.model(model)?.metrics())),
+            Call::Metrics { model } => {
+                let mut metrics = self.model(model)?.metrics();
+                memory::tell(&mut metrics);
+                Answer::Metrics(metrics_out(metrics))
+            }
             Call::Close { model } => {
                 self.model(model)?.close()?;
                 Answer::Nothing
@@ -326,6 +333,11 @@ impl Worker {
                 let attention = capability::attention(&*self.model(model)?)?;
                 let attention = attention.ok_or_else(|| absent(ATTENTION))?;
                 Answer::Attention(attention.inspect_attention(&request, &mut sink)?.into())
+            }
+            Call::Peaks { model, request } => {
+                let peaks = capability::peaks(&*self.model(model)?)?;
+                let peaks = peaks.ok_or_else(|| absent(PEAKS))?;
+                Answer::Peaks(peaks.measure_peaks(&request, &mut sink)?)
             }
             Call::Check { path } => {
                 let check = capability::check(&**backend)?;

@@ -19,6 +19,8 @@ pub type EmbedObject = Embed_TO<'static, RBox<()>>;
 pub type ScoreObject = Score_TO<'static, RBox<()>>;
 /// An owned [`Attention`].
 pub type AttentionObject = Attention_TO<'static, RBox<()>>;
+/// An owned [`Peaks`].
+pub type PeaksObject = Peaks_TO<'static, RBox<()>>;
 /// An owned [`Check`].
 pub type CheckObject = Check_TO<'static, RBox<()>>;
 /// An owned [`Convert`].
@@ -118,6 +120,28 @@ data! {
         more: RString,
     }
 
+    /// See [`capability::PeaksRequest`](crate::capability::PeaksRequest).
+    PeaksRequest {
+        /// JSON object.
+        extra: RString,
+    }
+
+    /// See [`capability::PeaksReport`](crate::capability::PeaksReport).
+    PeaksReport {
+        /// Of memory.
+        read_bytes_per_s: u64,
+        /// Of 8-bit whole numbers.
+        multiply_adds_per_s: u64,
+        /// Of weights, by one step of one sequence.
+        token_bytes: u64,
+        /// With weights, by one token of a prompt.
+        token_multiply_adds: u64,
+        /// One line.
+        measured: RString,
+        /// Room to grow: JSON object, empty in 1.1.
+        more: RString,
+    }
+
     /// How to check.
     CheckOptions {
         /// JSON object.
@@ -198,6 +222,19 @@ pub trait Attention: Send + Sync {
         progress: ProgressObject<'_>,
     ) -> RResult<AttentionState, Error>;
     // Methods of later minor versions of `Attention` go here, each with a default.
+}
+
+/// See [`capability::Peaks`](crate::capability::Peaks). Since 1.1.
+#[sabi_trait]
+pub trait Peaks: Send + Sync {
+    /// What the device could do at most.
+    #[sabi(last_prefix_field)]
+    fn measure_peaks(
+        &self,
+        request: &PeaksRequest,
+        progress: ProgressObject<'_>,
+    ) -> RResult<PeaksReport, Error>;
+    // Methods of later minor versions of `Peaks` go here, each with a default.
 }
 
 /// See [`capability::Check`](crate::capability::Check). Since 1.1.

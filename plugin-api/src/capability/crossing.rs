@@ -2,7 +2,7 @@
 
 use super::{
     AttentionRequest, AttentionState, ConvertOptions, ConvertReport, EmbedRequest, Embedding,
-    Finding, LayerAttention, ScoreRequest,
+    Finding, LayerAttention, PeaksReport, PeaksRequest, ScoreRequest,
 };
 use crate::abi::capabilities as data;
 use crate::abi::codes;
@@ -181,6 +181,48 @@ impl From<data::AttentionState> for AttentionState {
         Self {
             tokens: state.tokens.into(),
             layers: state.layers.into_iter().map(Into::into).collect(),
+        }
+    }
+}
+
+impl From<&PeaksRequest> for data::PeaksRequest {
+    fn from(request: &PeaksRequest) -> Self {
+        Self {
+            extra: map_text(&request.extra, request.extra.is_empty()),
+        }
+    }
+}
+
+impl TryFrom<&data::PeaksRequest> for PeaksRequest {
+    type Error = Error;
+
+    fn try_from(request: &data::PeaksRequest) -> Result<Self> {
+        let extra = map_from_text(&request.extra, "extra")?;
+        Ok(Self { extra })
+    }
+}
+
+impl From<PeaksReport> for data::PeaksReport {
+    fn from(report: PeaksReport) -> Self {
+        Self {
+            read_bytes_per_s: report.read_bytes_per_s,
+            multiply_adds_per_s: report.multiply_adds_per_s,
+            token_bytes: report.token_bytes,
+            token_multiply_adds: report.token_multiply_adds,
+            measured: report.measured.into(),
+            more: RString::new(),
+        }
+    }
+}
+
+impl From<data::PeaksReport> for PeaksReport {
+    fn from(report: data::PeaksReport) -> Self {
+        Self {
+            read_bytes_per_s: report.read_bytes_per_s,
+            multiply_adds_per_s: report.multiply_adds_per_s,
+            token_bytes: report.token_bytes,
+            token_multiply_adds: report.token_multiply_adds,
+            measured: report.measured.into(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! From an author's capability to what crosses the boundary. Every panic becomes an error.
 
 use super::crossing::check_options_in;
-use super::{AnyCapability, Attention, Check, Convert, Embed, Progress, Score};
+use super::{AnyCapability, Attention, Check, Convert, Embed, Peaks, Progress, Score};
 use crate::abi::capabilities::{self as data, ProgressObject};
 use crate::abi::data::Error;
 use crate::convert::{path_from, result_out, results_out};
@@ -29,6 +29,11 @@ impl AnyCapability {
             Exported(attention),
             TD_Opaque,
         ))
+    }
+
+    /// Offers [`PEAKS`](super::PEAKS). Since 1.1.
+    pub fn peaks(peaks: Arc<dyn Peaks>) -> Self {
+        Self::new(data::Peaks_TO::from_value(Exported(peaks), TD_Opaque))
     }
 
     /// Offers [`CHECK`](super::CHECK). Since 1.1.
@@ -98,6 +103,19 @@ impl data::Attention for Exported<dyn Attention> {
         result_out(call("inspect_attention", || {
             self.0
                 .inspect_attention(&request.try_into()?, &mut LentProgress(progress))
+        }))
+    }
+}
+
+impl data::Peaks for Exported<dyn Peaks> {
+    fn measure_peaks(
+        &self,
+        request: &data::PeaksRequest,
+        progress: ProgressObject<'_>,
+    ) -> RResult<data::PeaksReport, Error> {
+        result_out(call("measure_peaks", || {
+            self.0
+                .measure_peaks(&request.try_into()?, &mut LentProgress(progress))
         }))
     }
 }

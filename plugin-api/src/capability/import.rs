@@ -2,8 +2,8 @@
 
 use super::{
     ATTENTION, AnyCapability, Attention, AttentionRequest, AttentionState, CHECK, CONVERT, Check,
-    Convert, ConvertOptions, ConvertReport, EMBED, Embed, EmbedRequest, Embedding, Finding,
-    Progress, SCORE, Score, ScoreRequest,
+    Convert, ConvertOptions, ConvertReport, EMBED, Embed, EmbedRequest, Embedding, Finding, PEAKS,
+    Peaks, PeaksReport, PeaksRequest, Progress, SCORE, Score, ScoreRequest,
 };
 use crate::abi::capabilities::{self as data, Progress_TO, ProgressObject};
 use crate::abi::codes::Control;
@@ -43,6 +43,15 @@ pub fn score(model: &dyn TextModel) -> Result<Option<Arc<dyn Score>>> {
 /// It is offered in a layout that this contract does not know.
 pub fn attention(model: &dyn TextModel) -> Result<Option<Arc<dyn Attention>>> {
     let object = take::<data::AttentionObject>(ATTENTION, model.capability(ATTENTION))?;
+    Ok(object.map(|object| Arc::new(Imported(object)) as _))
+}
+
+/// The model's [`PEAKS`]; `None` where it is not offered. Since 1.1.
+///
+/// # Errors
+/// It is offered in a layout that this contract does not know.
+pub fn peaks(model: &dyn TextModel) -> Result<Option<Arc<dyn Peaks>>> {
+    let object = take::<data::PeaksObject>(PEAKS, model.capability(PEAKS))?;
     Ok(object.map(|object| Arc::new(Imported(object)) as _))
 }
 
@@ -177,6 +186,19 @@ impl Attention for Imported<data::AttentionObject> {
         let request = request.into();
         watched(progress, |progress| {
             result_in(self.0.inspect_attention(&request, progress))
+        })
+    }
+}
+
+impl Peaks for Imported<data::PeaksObject> {
+    fn measure_peaks(
+        &self,
+        request: &PeaksRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<PeaksReport> {
+        let request = request.into();
+        watched(progress, |progress| {
+            result_in(self.0.measure_peaks(&request, progress))
         })
     }
 }

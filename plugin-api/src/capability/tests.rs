@@ -65,6 +65,17 @@ impl Attention for Engine {
     }
 }
 
+impl Peaks for Engine {
+    fn measure_peaks(
+        &self,
+        request: &PeaksRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<PeaksReport> {
+        self.enter(format!("{request:?}"), progress)?;
+        Ok(peaks_report())
+    }
+}
+
 impl Check for Engine {
     fn check(&self, path: &Path, progress: &mut dyn Progress) -> Result<Vec<Finding>> {
         self.enter(format!("{path:?}"), progress)?;
@@ -96,6 +107,16 @@ fn state() -> AttentionState {
             queries: vec![1.0, 2.0, 3.0, 4.0],
             keys: vec![5.0, 6.0],
         }],
+    }
+}
+
+fn peaks_report() -> PeaksReport {
+    PeaksReport {
+        read_bytes_per_s: u64::MAX,
+        multiply_adds_per_s: 2,
+        token_bytes: 3,
+        token_multiply_adds: 4,
+        measured: "é".into(),
     }
 }
 
@@ -136,6 +157,7 @@ impl Offers {
             EMBED => AnyCapability::embed(engine),
             SCORE => AnyCapability::score(engine),
             ATTENTION => AnyCapability::attention(engine),
+            PEAKS => AnyCapability::peaks(engine),
             CHECK => AnyCapability::check(engine),
             CONVERT => AnyCapability::convert(engine),
             _ => return None,
@@ -275,6 +297,13 @@ fn each(
             .inspect_attention(&attention_request(), progress)
             .map(|answer| format!("{answer:?}")),
     );
+    let peaks = peaks(offers).unwrap().unwrap();
+    add(
+        PEAKS,
+        peaks
+            .measure_peaks(&PeaksRequest { extra: extra() }, progress)
+            .map(|answer| format!("{answer:?}")),
+    );
     let check = check(offers).unwrap().unwrap();
     add(
         CHECK,
@@ -331,6 +360,11 @@ fn all_crosses_and_comes_back_the_same() {
             format!("{:?}", attention_request()),
             format!("{:?}", state()),
         ),
+        (
+            PEAKS,
+            format!("{:?}", PeaksRequest { extra: extra() }),
+            format!("{:?}", peaks_report()),
+        ),
         (CHECK, "\"/a b/é\"".to_owned(), format!("{:?}", [finding()])),
         (
             CONVERT,
@@ -344,10 +378,10 @@ fn all_crosses_and_comes_back_the_same() {
         assert_eq!((name, asked), (found_name, found_asked));
         assert_eq!(found, Ok(answer), "{name}");
     }
-    let five_times: Vec<_> = (0..15)
+    let six_times: Vec<_> = (0..18)
         .map(|step| (step % 3, 3, "steps".to_owned()))
         .collect();
-    assert_eq!(steps, five_times);
+    assert_eq!(steps, six_times);
 }
 
 #[test]
@@ -376,7 +410,7 @@ fn stop_cancels_and_nothing_is_asked_after_it() {
     for (name, _, result) in each(&offers, &mut stop) {
         assert_eq!(result.unwrap_err().code, ErrorCode::Cancelled, "{name}");
     }
-    assert_eq!(asked, 10);
+    assert_eq!(asked, 12);
     asked = 0;
     let mut stop = |done: u64, _: u64, _: &str| {
         asked += 1;
@@ -429,12 +463,13 @@ fn another_layout_costs_that_capability_and_an_absent_one_nothing() {
         embed(&offers).err(),
         score(&offers).err(),
         attention(&offers).err(),
+        peaks(&offers).err(),
         check(&offers).err(),
         convert(&offers).err(),
     ];
     for (error, name) in errors
         .into_iter()
-        .zip([EMBED, SCORE, ATTENTION, CHECK, CONVERT])
+        .zip([EMBED, SCORE, ATTENTION, PEAKS, CHECK, CONVERT])
     {
         let error = error.expect("a number is no such object");
         assert_eq!(error.code, ErrorCode::Unsupported, "{error}");

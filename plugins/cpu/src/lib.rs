@@ -18,12 +18,12 @@ mod conformance;
 mod machine;
 mod options;
 
-use backplane_cpu_device::{CpuDevice, CpuOptions};
+use backplane_cpu_device::{CpuDevice, CpuOptions, Peaks};
 use backplane_plugin_api::export_plugin;
 use backplane_plugin_api::sdk::{Context, Result};
 use backplane_plugin_api::types::{Error, ErrorCode, LoadOptions, Verdict, VerdictState};
 use backplane_program::Device;
-use backplane_text_engine::{LoadExtras, TextBackend};
+use backplane_text_engine::{DevicePeaks, LoadExtras, TextBackend};
 use options::Options;
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ export_plugin! { name: NAME, backend: backend }
 /// The backend for a manifest's options. Wrong options are told by its probe and refuse every load.
 fn backend(context: Context) -> Result<TextBackend> {
     let options = Options::read(&context.options);
-    let for_loads = options.clone();
+    let (for_loads, for_peaks) = (options.clone(), options.clone());
     Ok(TextBackend::new(
         NAME,
         env!("CARGO_PKG_VERSION"),
@@ -49,7 +49,34 @@ fn backend(context: Context) -> Result<TextBackend> {
             .map_or_else(|_| LoadExtras::default(), |it| it.load),
     )
     .with_probe(move || probe(options.as_ref()))
-    .with_devices(|| Ok(vec![machine::device()])))
+    .with_devices(|| Ok(vec![machine::device()]))
+    .with_peaks(move |load, bytes, progress| {
+        let device = device(for_peaks.as_ref(), load.threads)?;
+        let peaks = device
+            .peaks(0, bytes, progress)
+            .map_err(|error| Error::new(ErrorCode::Device, error.to_string()))?;
+        Ok(peaks.map(measured))
+    }))
+}
+
+/// As the contract has it.
+fn measured(peaks: Peaks) -> DevicePeaks {
+    let Peaks {
+        buffer,
+        threads,
+        isa,
+        ..
+    } = peaks;
+    let plural = if threads == 1 { "" } else { "s" };
+    DevicePeaks {
+        read_bytes_per_s: peaks.read_bytes_per_s,
+        multiply_adds_per_s: peaks.multiply_adds_per_s,
+        measured: format!(
+            "{} instructions, {threads} thread{plural}, a buffer of {:.1} MiB",
+            isa.label(),
+            buffer as f64 / 1048576.0
+        ),
+    }
 }
 
 /// The device; a load's threads come before the manifest's.

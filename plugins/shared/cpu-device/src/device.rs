@@ -81,7 +81,7 @@ impl CpuDevice {
     }
 }
 
-fn checked(threads: usize) -> Result<usize, DeviceError> {
+pub(crate) fn checked(threads: usize) -> Result<usize, DeviceError> {
     if threads == 0 || threads > MOST_THREADS {
         return Err(DeviceError::Failed {
             device: "cpu".into(),

@@ -13,6 +13,16 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     *floats = halves.map(|half| half::f16::from_bits(half).to_f32_const());
 }
 
+/// Multiply-adds of one step of [`dots`].
+pub(crate) fn dots_per_step(_isa: Isa) -> u64 {
+    crate::peaks::PLAIN_DOTS as u64
+}
+
+/// Multiplies 8-bit ones with ones out of registers, `steps` times; the sum of all products.
+pub(crate) fn dots(_isa: Isa, steps: u64) -> i64 {
+    crate::peaks::plain_dots(steps)
+}
+
 /// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<false>(arg, …)`.
 macro_rules! per_isa {
     ($(#[$doc:meta])* fn $name:ident = $body:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {

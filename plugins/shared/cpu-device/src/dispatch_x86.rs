@@ -38,6 +38,80 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     }
 }
 
+/// Accumulators of [`dots`]: enough to hide the latency of an instruction behind the others.
+const SUMS: usize = 12;
+
+/// Multiply-adds of one step of [`dots`].
+pub(crate) fn dots_per_step(isa: Isa) -> u64 {
+    let lanes: usize = match isa {
+        Isa::Scalar => return crate::peaks::PLAIN_DOTS as u64,
+        Isa::Avx2 => 32,
+        Isa::Avx512 => 64,
+    };
+    (lanes * SUMS) as u64
+}
+
+/// Multiplies 8-bit ones with ones out of registers, `steps` times on every accumulator, with the instructions of the integer
+/// kernels; the sum of all products.
+pub(crate) fn dots(isa: Isa, steps: u64) -> i64 {
+    use std::arch::x86_64::*;
+    use std::hint::black_box;
+
+    #[target_feature(enable = "avx2")]
+    fn avx2(steps: u64) -> i64 {
+        let (y, ones) = (_mm256_set1_epi8(1), _mm256_set1_epi16(1));
+        let xs = [[1_i8; 32]; SUMS];
+        let mut sums = [_mm256_setzero_si256(); SUMS];
+        for _ in 0..steps {
+            // What is read may be another each time, as far as the compiler knows: no product is made only once.
+            for (sum, x) in sums.iter_mut().zip(black_box(&xs)) {
+                // SAFETY: 32 bytes are read from an array of 32 bytes.
+                let x = unsafe { _mm256_loadu_si256(x.as_ptr().cast()) };
+                let pairs = _mm256_maddubs_epi16(y, x);
+                *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(pairs, ones));
+            }
+        }
+        let mut total = 0;
+        for sum in sums {
+            let mut lanes = [0_i32; 8];
+            // SAFETY: 32 bytes are written into an array of 32 bytes.
+            unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), sum) };
+            total += lanes.iter().map(|&lane| i64::from(lane)).sum::<i64>();
+        }
+        total
+    }
+
+    #[target_feature(enable = "avx512f,avx512vnni")]
+    fn avx512(steps: u64) -> i64 {
+        let (x, y) = (
+            black_box(_mm512_set1_epi8(1)),
+            black_box(_mm512_set1_epi8(1)),
+        );
+        let mut sums = [_mm512_setzero_si512(); SUMS];
+        for _ in 0..steps {
+            for sum in &mut sums {
+                *sum = _mm512_dpbusd_epi32(*sum, x, y);
+            }
+        }
+        sums.into_iter()
+            .map(|sum| {
+                let mut lanes = [0_i32; 16];
+                // SAFETY: 64 bytes are written into an array of 64 bytes.
+                unsafe { _mm512_storeu_si512(lanes.as_mut_ptr().cast(), sum) };
+                lanes.iter().map(|&lane| i64::from(lane)).sum::<i64>()
+            })
+            .sum()
+    }
+
+    match isa {
+        Isa::Scalar => crate::peaks::plain_dots(steps),
+        // SAFETY: the function needs AVX2: a device carries an `Isa` only after `Isa::is_supported` has found its features.
+        Isa::Avx2 => unsafe { avx2(steps) },
+        // SAFETY: as above, for AVX-512 F and VNNI.
+        Isa::Avx512 => unsafe { avx512(steps) },
+    }
+}
+
 /// `per_isa!(fn name = body(arg: Type, …))`: a safe function `name(isa, arg, …)` that runs `body::<FUSED>(arg, …)`
 /// compiled for the instruction set. `FUSED` says whether multiply-add is one instruction there.
 macro_rules! per_isa {

@@ -32,9 +32,11 @@ mod isa;
 mod kernels;
 mod lower;
 mod memory;
+mod peaks;
 mod pool;
 mod run;
 mod vector;
 
 pub use device::{CpuDevice, CpuOptions};
 pub use isa::Isa;
+pub use peaks::Peaks;

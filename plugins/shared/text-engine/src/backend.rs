@@ -7,6 +7,7 @@ use crate::inspect;
 use crate::model::{Model, Parts};
 use crate::open::{Last, Opened};
 use crate::options::LoadExtras;
+use crate::peaks::{Cost, DevicePeaks, Measure, Measuring};
 use crate::states::States;
 use backplane_plugin_api::AnyCapability;
 use backplane_plugin_api::capability::{CHECK, CONVERT};
@@ -62,6 +63,7 @@ pub struct TextBackend {
     device: Box<MakeDevice>,
     probe: Box<Probe>,
     devices: Box<Devices>,
+    measure: Option<Arc<Measure>>,
     options: EngineOptions,
     defaults: LoadExtras,
     last: Last,
@@ -92,6 +94,7 @@ impl TextBackend {
             device: Box::new(device),
             probe: Box::new(|| Verdict::available("ready")),
             devices: Box::new(|| Ok(Vec::new())),
+            measure: None,
             options: EngineOptions::default(),
             defaults: LoadExtras::default(),
             last: Last::default(),
@@ -112,6 +115,24 @@ impl TextBackend {
         devices: impl Fn() -> Result<Vec<DeviceInfo>> + Send + Sync + 'static,
     ) -> Self {
         self.devices = Box::new(devices);
+        self
+    }
+
+    /// With how the device of a load is measured: by reading a buffer of so many bytes, and by multiplying. The closure tells
+    /// passes done and of how many, and gives `None` where it was told to break. Models then offer `peaks/1`.
+    #[must_use]
+    pub fn with_peaks(
+        mut self,
+        measure: impl Fn(
+            &LoadOptions,
+            u64,
+            &mut dyn FnMut(u64, u64) -> ControlFlow<()>,
+        ) -> Result<Option<DevicePeaks>>
+        + Send
+        + Sync
+        + 'static,
+    ) -> Self {
+        self.measure = Some(Arc::new(measure));
         self
     }
 
@@ -268,6 +289,11 @@ impl Backend for TextBackend {
             threads: options.threads.map_or(0, |threads| threads as usize),
             cache_type: extras.cache_type.unwrap_or_default(),
         };
+        let measuring = self.measure.clone().map(|measure| Measuring {
+            cost: Cost::of(&program, &weights),
+            measure,
+            options: options.clone(),
+        });
         let device = (self.device)(options)?;
         let executable = device
             .compile(&program, &weights, limits)
@@ -301,6 +327,7 @@ impl Backend for TextBackend {
             engine,
             config,
             states,
+            measuring,
         })))
     }
 

@@ -6,7 +6,7 @@ use crate::states::LayerShape;
 use backplane_plugin_api::AnyCapability;
 use backplane_plugin_api::capability::{
     ATTENTION, Attention, AttentionRequest, AttentionState, EMBED, Embed, EmbedRequest, Embedding,
-    Progress, SCORE, Score, ScoreRequest,
+    PEAKS, Progress, SCORE, Score, ScoreRequest,
 };
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{Control, Error, ErrorCode};
@@ -18,7 +18,7 @@ use std::time::Instant;
 /// Most bytes of queries and keys that one call gives.
 const MAX_STATE_BYTES: usize = 1 << 31;
 
-/// A capability by name; `None` where the model's program does not tell what it needs.
+/// A capability by name; `None` where the model's program or its device does not tell what it needs.
 pub(crate) fn of(parts: &Arc<Parts>, name: &str) -> Option<AnyCapability> {
     let handle = Handle(Arc::clone(parts));
     match name {
@@ -27,12 +27,13 @@ pub(crate) fn of(parts: &Arc<Parts>, name: &str) -> Option<AnyCapability> {
         ATTENTION if !parts.states.attention.is_empty() => {
             Some(AnyCapability::attention(Arc::new(handle)))
         }
+        PEAKS if parts.measuring.is_some() => Some(AnyCapability::peaks(Arc::new(handle))),
         _ => None,
     }
 }
 
 /// A model as its capabilities see it. It does not keep the model open.
-struct Handle(Arc<Parts>);
+pub(crate) struct Handle(pub(crate) Arc<Parts>);
 
 /// Cancels what still runs when the call ends early.
 struct Running {

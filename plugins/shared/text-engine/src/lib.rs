@@ -34,6 +34,14 @@
 //!   read that part again, and given up, oldest first, when pages are needed.
 //! - After `close`, generating and classifying err with `Closed`; the tokenizer and the template go on working.
 //!
+//! Beside texts (the capabilities `embed/1`, `score/1`, `attention/1` of a model, `check/1` and `convert/1` of a backend):
+//! - Embeddings pool the hidden states after the last norm; scores are natural logarithms over the whole vocabulary, with logits
+//!   computed in portions; attention gives queries and keys as they are multiplied. Their inputs may fill the context.
+//! - They have places and pages as texts have, and steps of their own that take turns with those of the texts.
+//! - A model is a GGUF file or a directory as model hubs have them; everything above opening sees GGUF's names and keys.
+//!
+//! Options of a load ([`LoadExtras`]): `cache_type` (`f32`, `f16`, `q8_0`) and `quantize` (a type's name, or `none`).
+//!
 //! Metrics of a model:
 //!
 //! | name | what |
@@ -59,6 +67,7 @@ mod model;
 mod open;
 mod options;
 mod pages;
+mod peaks;
 mod request;
 pub mod sampling;
 mod states;
@@ -66,3 +75,4 @@ pub mod stream;
 
 pub use backend::{EngineOptions, TextBackend};
 pub use options::LoadExtras;
+pub use peaks::DevicePeaks;

@@ -2,6 +2,7 @@
 
 use crate::capabilities;
 use crate::engine::{Config, Engine, Job, Message, Reply, Work};
+use crate::peaks::Measuring;
 use crate::request::{Checker, Prepared};
 use crate::states::States;
 use backplane_plugin_api::AnyCapability;
@@ -29,6 +30,8 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
     pub(crate) states: States,
+    /// `None` where the device does not measure.
+    pub(crate) measuring: Option<Measuring>,
 }
 
 /// A loaded model. Dropped, it is closed, whatever capabilities of it live on.
