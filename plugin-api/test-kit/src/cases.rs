@@ -62,6 +62,7 @@ table! {
     capability::embed_keeps_errors_apart: "a bad or empty input among good ones fails alone",
     capability::scores: "log probabilities of given tokens, of what came before alone, as classify has them",
     capability::attends: "queries and keys have the shapes told, and don't depend on what comes later",
+    capability::measures: "peaks are above nothing, told in one line, and a token costs the same twice",
     capability::checks: "a check gives the same findings twice and names a missing file",
     capability::converts: "a conversion is as told, can be read, and replaces no file",
     capability::convert_leaves_nothing: "a conversion that is refused or stopped leaves no file",

@@ -2,11 +2,11 @@
 
 use crate::bench::{Bench, ensure, expect_error, expect_refusal, fail, need, not_applicable};
 use crate::{Outcome, Verdict};
-use backplane_plugin_api::capability::{self, ATTENTION, CHECK, CONVERT, EMBED, SCORE};
+use backplane_plugin_api::capability::{self, ATTENTION, CHECK, CONVERT, EMBED, PEAKS, SCORE};
 use backplane_plugin_api::{
     Attention, AttentionRequest, AttentionState, Check, ClassifyRequest, Control, Convert,
-    ConvertOptions, Embed, EmbedRequest, Embedding, ErrorCode, Pooling, Progress, Prompt, Score,
-    ScoreRequest, TextModel, Unwatched,
+    ConvertOptions, Embed, EmbedRequest, Embedding, ErrorCode, Peaks, PeaksRequest, Pooling,
+    Progress, Prompt, Score, ScoreRequest, TextModel, Unwatched,
 };
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +38,10 @@ fn score_of(model: &dyn TextModel) -> Result<Arc<dyn Score>, Outcome> {
 
 fn attention_of(model: &dyn TextModel) -> Result<Arc<dyn Attention>, Outcome> {
     offered(ATTENTION, capability::attention(model))
+}
+
+fn peaks_of(model: &dyn TextModel) -> Result<Arc<dyn Peaks>, Outcome> {
+    offered(PEAKS, capability::peaks(model))
 }
 
 fn check_of(bench: &Bench) -> Result<Arc<dyn Check>, Outcome> {
@@ -435,6 +439,37 @@ pub(super) fn attends(bench: &Bench) -> Verdict {
     Ok(())
 }
 
+pub(super) fn measures(bench: &Bench) -> Verdict {
+    let model = bench.model()?;
+    let peaks = peaks_of(&*model)?;
+    let mut watcher = Watcher::default();
+    let report = need(
+        "measure_peaks",
+        peaks.measure_peaks(&PeaksRequest::default(), &mut watcher),
+    )?;
+    watcher.judge("measure_peaks")?;
+    ensure!(
+        report.read_bytes_per_s > 0 && report.multiply_adds_per_s > 0,
+        "{report:?}: a device that does nothing"
+    );
+    // What a token costs is of the model alone; a device may be busier at another time.
+    let again = need(
+        "measure_peaks",
+        peaks.measure_peaks(&PeaksRequest::default(), &mut Unwatched),
+    )?;
+    let costs = [&report, &again].map(|it| (it.token_bytes, it.token_multiply_adds));
+    ensure!(
+        costs[0] == costs[1],
+        "a token costs {costs:?} bytes and multiply-adds"
+    );
+    ensure!(
+        !report.measured.is_empty() && !report.measured.contains('\n'),
+        "how it was measured is {:?}, expected one line",
+        report.measured
+    );
+    Ok(())
+}
+
 pub(super) fn checks(bench: &Bench) -> Verdict {
     let check = check_of(bench)?;
     let mut watcher = Watcher::default();
@@ -595,6 +630,13 @@ fn each(
         };
         let state = attention.inspect_attention(&request, &mut *progress());
         all.push((ATTENTION, state.map(drop)));
+    }
+    if let Ok(peaks) = peaks_of(model) {
+        let request = PeaksRequest {
+            extra: extra.clone(),
+        };
+        let report = peaks.measure_peaks(&request, &mut *progress());
+        all.push((PEAKS, report.map(drop)));
     }
     Ok(all)
 }

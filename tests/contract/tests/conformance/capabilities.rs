@@ -25,6 +25,10 @@ pub(super) fn of_model(right: &dyn TextModel, flaw: Flaw, name: &str) -> Option<
             let attention = capability::attention(right).unwrap()?;
             Some(AnyCapability::attention(flawed(attention, flaw)))
         }
+        capability::PEAKS => {
+            let peaks = capability::peaks(right).unwrap()?;
+            Some(AnyCapability::peaks(flawed(peaks, flaw)))
+        }
         other => right.capability(other),
     }
 }
@@ -137,6 +141,28 @@ impl Attention for Flawed<dyn Attention> {
             }
         }
         Ok(state)
+    }
+}
+
+impl Peaks for Flawed<dyn Peaks> {
+    fn measure_peaks(
+        &self,
+        request: &PeaksRequest,
+        progress: &mut dyn Progress,
+    ) -> Result<PeaksReport> {
+        let call = u64::from(self.2.fetch_add(1, Ordering::SeqCst));
+        let mut request = request.clone();
+        if self.1 == IgnoresExtra {
+            request.extra.clear();
+        }
+        let mut watched = Watched(progress, self.1);
+        let mut report = self.0.measure_peaks(&request, &mut watched)?;
+        match self.1 {
+            PeaksOfNothing => report.multiply_adds_per_s = 0,
+            CostsMoreEachTime => report.token_bytes += call,
+            _ => {}
+        }
+        Ok(report)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::text::TextStream;
 use crate::{BEGIN, Behaviour, END, VOCABULARY, capability};
-use backplane_plugin_api::capability::{ATTENTION, EMBED, SCORE};
+use backplane_plugin_api::capability::{ATTENTION, EMBED, PEAKS, SCORE};
 use backplane_plugin_api::{
     AnyCapability, BatchSink, ChatRequest, Classification, ClassifyRequest, Completion, Control,
     Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest, Metrics, ModelInfo,
@@ -426,6 +426,7 @@ impl TextModel for EchoModel {
             ATTENTION if self.shared.behaviour.offers(name) => {
                 Some(AnyCapability::attention(shared))
             }
+            PEAKS if self.shared.behaviour.offers(name) => Some(AnyCapability::peaks(shared)),
             _ => capability(name),
         }
     }
