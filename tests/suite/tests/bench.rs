@@ -39,7 +39,7 @@ fn check_samples(value: &Value, path: &str, count: usize) {
         of("min") > 0.0 && of("min") <= of("median") && of("median") <= of("max"),
         "{path}: {value}"
     );
-    assert!((0.0..1.0).contains(&of("spread")), "{path}: {value}");
+    assert!(of("spread") >= 0.0, "{path}: {value}");
 }
 
 #[test]
