@@ -2,7 +2,7 @@
 //!
 //! ```toml
 //! directories = ["plugins"]        # searched for modules; relative to the manifest. Default: ["plugins"]
-//! order = ["metal", "rocm", "llama_cpp", "*"]   # preference; "*" is any other, in name order. This is the default
+//! order = ["metal", "rocm", "cuda", "sycl", "llama_cpp", "*"]   # preference; "*" is any other, in name order. This is the default
 //! fallback = "warn"                # deny | warn | allow. Default: warn
 //! discover = true                  # modules in the directories appear without an entry. Default: true
 //! context = 4096                   # tokens; a model's own context is used up to this. Default: 4096
@@ -82,7 +82,7 @@ impl Isolation {
 }
 
 /// The order of preference where a manifest states none.
-pub const DEFAULT_ORDER: &[&str] = &["metal", "rocm", "llama_cpp", "*"];
+pub const DEFAULT_ORDER: &[&str] = &["metal", "rocm", "cuda", "sycl", "llama_cpp", "*"];
 /// The cap on context where a manifest states none, in tokens.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 /// The folder of modules, beside the manifest or the executable, where a manifest states none.

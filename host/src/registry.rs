@@ -19,7 +19,7 @@ use crate::manifest::{Fallback, Manifest, locate, normal_name};
 use crate::nearest::suggestion;
 use crate::selection::{Attempt, Candidate, Failure, Trace, choose};
 use backplane_plugin_api::sdk::Backend;
-use backplane_plugin_api::types::{self, DeviceInfo, ModelInfo};
+use backplane_plugin_api::types::{self, DeviceInfo, ErrorCode, ModelInfo};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
@@ -254,9 +254,24 @@ impl Registry {
             load.context = load
                 .context
                 .or_else(|| Some(default_context(info.context_length, self.manifest.context)));
-            backend
-                .load(&path, &load)
-                .map_or_else(Attempt::Failed, Attempt::Taken)
+            match backend.load(&path, &load) {
+                Ok(model) => match options.needs {
+                    // What was loaded in vain is closed by being dropped.
+                    Some(need) if pinned.is_none() && model.capability(need).is_none() => {
+                        Attempt::Lacks(need.to_owned())
+                    }
+                    _ => Attempt::Taken(model),
+                },
+                // An option of one backend alone asks for a backend that has it.
+                Err(error)
+                    if pinned.is_none()
+                        && error.code == ErrorCode::UnsupportedField
+                        && load.extra.contains_key(&error.field) =>
+                {
+                    Attempt::Lacks(error.field)
+                }
+                Err(error) => Attempt::Failed(error),
+            }
         };
         let order = &self.manifest.order;
         let (trace, loaded) = choose(

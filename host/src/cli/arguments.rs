@@ -126,6 +126,14 @@ pub(crate) struct Loading {
 }
 
 impl Loading {
+    /// As [`Loading::options`], of a backend that offers this capability.
+    pub(crate) fn options_for(&self, capability: &'static str) -> crate::registry::ModelOptions {
+        crate::registry::ModelOptions {
+            needs: Some(capability),
+            ..self.options()
+        }
+    }
+
     /// As the registry takes it.
     pub(crate) fn options(&self) -> crate::registry::ModelOptions {
         let extra = [

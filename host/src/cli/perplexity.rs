@@ -31,7 +31,9 @@ pub(super) fn perplexity(global: &Global, verb: &Perplexity) -> Result<ExitCode>
     let registry = registry(global)?;
     let text = text(&registry.folders().expand(&verb.file))?;
     let mut bar = Bar::new(global)?;
-    let mut options = verb.loading.options();
+    let mut options = verb
+        .loading
+        .options_for(backplane_plugin_api::capability::SCORE);
     options.load.context = Some(context);
     options.load.parallel = Some(1);
     let model = registry.load(&verb.model, &options)?;

@@ -21,7 +21,10 @@ pub(super) fn embed(global: &Global, verb: &Embed) -> Result<ExitCode> {
         inputs = vec![Prompt::text(text_of(None, "TEXT")?)];
     }
     let mut bar = Bar::new(global)?;
-    let model = registry(global)?.load(&verb.model, &verb.loading.options())?;
+    let options = verb
+        .loading
+        .options_for(backplane_plugin_api::capability::EMBED);
+    let model = registry(global)?.load(&verb.model, &options)?;
     let request = EmbedRequest {
         inputs,
         pooling: verb.pooling.0,
@@ -112,7 +115,10 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
         Prompt::Tokens(verb.tokens.clone())
     };
     let mut bar = Bar::new(global)?;
-    let model = registry.load(&verb.model, &verb.loading.options())?;
+    let options = verb
+        .loading
+        .options_for(backplane_plugin_api::capability::ATTENTION);
+    let model = registry.load(&verb.model, &options)?;
     let request = AttentionRequest {
         prompt,
         layers: (!verb.layers.is_empty()).then(|| verb.layers.clone()),

@@ -26,6 +26,8 @@ pub struct ModelOptions {
     pub fallback: Option<Fallback>,
     /// What the backend is given.
     pub load: LoadOptions,
+    /// A capability that the model must have, such as `embed/1`: a backend without it is passed over.
+    pub needs: Option<&'static str>,
 }
 
 /// A loaded model. Calls may come from any thread, many at once. It is closed when the last clone is dropped.

@@ -86,7 +86,7 @@ fn check(
     expected.assert_eq(&text);
 }
 
-const DEFAULT: &[&str] = &["metal", "rocm", "llama_cpp", "*"];
+const DEFAULT: &[&str] = &["metal", "rocm", "cuda", "sycl", "llama_cpp", "*"];
 
 #[test]
 fn the_order_decides_and_the_star_takes_names_in_order() {

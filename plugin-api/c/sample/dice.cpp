@@ -1,7 +1,7 @@
 // A whole backend of the C door, in C++17: a language model over bytes whose next byte is drawn from numbers that a hash of
 // the last three gives. It reads no weights (its models are files named `*.dice`), and honours or refuses every field.
 //
-// Build: c++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I plugin-api/c -o dice.so dice.cpp
+// Build, in this folder: c++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I .. -o dice.so dice.cpp
 
 #include "backplane_plugin.h"
 

@@ -160,6 +160,41 @@ fn it_gives_what_the_server_gives() {
     }
 }
 
+#[test]
+fn what_it_lacks_another_backend_does() {
+    let (home, manifest) = setup("[plugin.llama_cpp.options]\ngpu_layers = 0");
+    let model = smollm2();
+    let cases: &[&[&str]] = &[
+        &["embed", &model, "a text", "--json"],
+        &[
+            "run",
+            &model,
+            "--raw",
+            "--json",
+            "--max-tokens",
+            "1",
+            "--quantize",
+            "q8_0",
+            "a",
+        ],
+    ];
+    for arguments in cases {
+        let answer = run(backplane(
+            home.path(),
+            &manifest,
+            Some(&server()),
+            arguments,
+        ))
+        .json();
+        assert_eq!(answer["backend"], "cpu", "{arguments:?}");
+        // Who asks for it by name is told what it lacks.
+        let pinned = [arguments, &["--backend", "llama_cpp"][..]].concat();
+        let ran = run(backplane(home.path(), &manifest, Some(&server()), &pinned));
+        assert_ne!(ran.code, Some(0), "{arguments:?}");
+        assert!(ran.err.contains("llama_cpp"), "{}", ran.err);
+    }
+}
+
 /// On a machine without AMD's driver, as most that run tests are; with it, the verdict is that of the card.
 #[test]
 fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
