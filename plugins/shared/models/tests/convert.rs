@@ -721,7 +721,12 @@ fn nothing_is_overwritten_unasked_and_the_source_never() {
     says(folder.path(), replace, "found a directory");
     says(Path::new("/"), replace, "expected a file to write");
     says(Path::new(".."), replace, "expected a file to write");
-    says(&at("missing/model.gguf"), replace, "missing/");
+    says(
+        &at("missing/model.gguf"),
+        replace,
+        "missing: found nothing, expected a folder",
+    );
+    says(&at("other/model.gguf"), replace, "other");
     #[cfg(unix)]
     {
         std::os::unix::fs::symlink(at("source.gguf"), at("link")).unwrap();
@@ -761,6 +766,52 @@ fn nothing_is_overwritten_unasked_and_the_source_never() {
         .collect();
     names.sort();
     assert_eq!(names, ["other", "source.gguf"]);
+
+    // As long as a name can be.
+    let long = at(&"n".repeat(255));
+    try_convert(&weights, &long, replace).unwrap();
+    try_convert(&weights, &at(&"é".repeat(127)), replace).unwrap();
+    assert!(Weights::open(&long).is_ok());
+}
+
+#[test]
+fn what_describes_a_directory_is_never_replaced() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let source = fixtures_dir().join("tiny/qwen3-qknorm");
+    for entry in source.read_dir().unwrap().flatten() {
+        if entry.path().is_file() {
+            std::fs::copy(entry.path(), at(entry.file_name().to_str().unwrap())).unwrap();
+        }
+    }
+    std::fs::write(at("chat_template.jinja"), "{{ messages }}").unwrap();
+    std::fs::write(at("readme.md"), "words").unwrap();
+    let weights = backplane_models::hub::open(folder.path(), vec![]).unwrap();
+    let replace = ConvertOptions {
+        replace: true,
+        ..ConvertOptions::default()
+    };
+    #[cfg(unix)]
+    std::os::unix::fs::symlink(at("config.json"), at("link")).unwrap();
+    for name in [
+        "config.json",
+        "tokenizer.json",
+        "model.safetensors",
+        "chat_template.jinja",
+        #[cfg(unix)]
+        "link",
+    ] {
+        let before = std::fs::read(at(name)).unwrap();
+        let line = try_convert(&weights, &at(name), replace)
+            .unwrap_err()
+            .to_string();
+        assert!(line.contains("found a file of the model itself"), "{line}");
+        assert_eq!(std::fs::read(at(name)).unwrap(), before, "{name}");
+    }
+    // What is no part of it is, and a new file may come there.
+    try_convert(&weights, &at("readme.md"), replace).unwrap();
+    try_convert(&weights, &at("model.gguf"), ConvertOptions::default()).unwrap();
+    try_convert(&weights, &at("model.gguf"), replace).unwrap();
 }
 
 #[test]

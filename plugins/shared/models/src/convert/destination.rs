@@ -2,8 +2,9 @@
 
 use crate::ModelError;
 use backplane_weights::{Error, Weights};
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -23,17 +24,24 @@ impl Destination {
             return Err(refused(path, "no name of a file", "a file to write"));
         };
         check(path, weights, replace)?;
+        let folder = folder(path);
+        match std::fs::metadata(folder) {
+            Ok(metadata) if metadata.is_dir() => {}
+            Ok(_) => return Err(refused(folder, "no folder", "a folder")),
+            Err(cause) if cause.kind() == ErrorKind::NotFound => {
+                return Err(refused(folder, "nothing", "a folder"));
+            }
+            Err(cause) => return Err(io(folder, cause)),
+        }
         // Conversions of one process to one destination don't share a file.
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let mut hidden = std::ffi::OsString::from(".");
-        hidden.push(name);
-        hidden.push(format!(
-            ".partial-{}-{}",
+        let partial = path.with_file_name(format!(
+            ".{}.partial-{}-{}",
+            shortened(&name.to_string_lossy()),
             std::process::id(),
             NUMBER.fetch_add(1, Ordering::Relaxed)
         ));
-        let partial = path.with_file_name(hidden);
-        let file = File::create_new(&partial).map_err(|cause| io(&partial, cause))?;
+        let file = File::create_new(&partial).map_err(|cause| io(path, cause))?;
         Ok(Self {
             path: path.into(),
             partial,
@@ -64,12 +72,8 @@ impl Destination {
         std::fs::rename(&self.partial, &self.path).map_err(|cause| io(&self.path, cause))?;
         self.moved = true;
         #[cfg(unix)]
-        if let Some(folder) = self.path.parent() {
-            let folder = if folder.as_os_str().is_empty() {
-                Path::new(".")
-            } else {
-                folder
-            };
+        {
+            let folder = folder(&self.path);
             let synced = File::open(folder).and_then(|folder| folder.sync_all());
             synced.map_err(|cause| io(folder, cause))?;
         }
@@ -85,11 +89,54 @@ impl Drop for Destination {
     }
 }
 
+/// The folder that a file is in.
+fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    }
+}
+
+/// As much of a name as leaves room for more beside it: file systems have names of 255 bytes.
+fn shortened(name: &str) -> &str {
+    &name[..name.floor_char_boundary(128)]
+}
+
+/// The files that make up a model, by their places: those with its tensors, and in a directory also what describes them.
+fn own_files(weights: &Weights) -> Vec<PathBuf> {
+    let mut own = weights.files().to_vec();
+    let safetensors = |file: &PathBuf| file.extension().is_some_and(|it| it == "safetensors");
+    let folders: BTreeSet<&Path> = own
+        .iter()
+        .filter(|it| safetensors(it))
+        .map(|it| folder(it))
+        .collect();
+    let described: Vec<PathBuf> = folders
+        .into_iter()
+        .chain(weights.path().is_dir().then(|| weights.path()))
+        .filter_map(|folder| folder.read_dir().ok())
+        .flatten()
+        .flatten()
+        .filter(|entry| describes(&entry.file_name().to_string_lossy()))
+        .map(|entry| entry.path())
+        .collect();
+    own.extend(described);
+    own.iter().filter_map(|it| it.canonicalize().ok()).collect()
+}
+
+/// Whether a file of this name beside tensors is part of the model.
+fn describes(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map_or("", |(_, ending)| ending);
+    ["json", "jinja", "model", "safetensors"].contains(&ending)
+        || name.starts_with("tokenizer")
+        || ["merges.txt", "vocab.txt"].contains(&name)
+}
+
 /// Whether a file may come to be here.
 fn check(path: &Path, weights: &Weights, replace: bool) -> Result<(), ModelError> {
     let kind = match std::fs::metadata(path) {
         Ok(metadata) => metadata.file_type(),
-        Err(cause) if cause.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => return Ok(()),
         Err(cause) => return Err(io(path, cause)),
     };
     if kind.is_dir() {
@@ -102,12 +149,8 @@ fn check(path: &Path, weights: &Weights, replace: bool) -> Result<(), ModelError
             "the name of a file",
         ));
     }
-    let place = |path: &Path| path.canonicalize().ok();
-    let own = weights
-        .files()
-        .iter()
-        .any(|file| place(file) == place(path));
-    if own {
+    let place = path.canonicalize().map_err(|cause| io(path, cause))?;
+    if own_files(weights).contains(&place) {
         return Err(refused(path, "a file of the model itself", "another file"));
     }
     if !replace {
