@@ -116,10 +116,9 @@ fn refusal(error: &ModelError) -> Error {
         ModelError::Weights(WeightsError::TypeName { .. }) => {
             Error::invalid_field("quantize", error.to_string())
         }
-        ModelError::Destination { .. } => at_fault(
-            ErrorCode::InvalidRequest,
-            "choose another destination, or ask for it to be replaced",
-        ),
+        ModelError::Destination { .. } => {
+            at_fault(ErrorCode::InvalidRequest, "choose another destination")
+        }
         // The source is mapped already.
         ModelError::Weights(WeightsError::Io { .. }) => at_fault(
             ErrorCode::InvalidRequest,
