@@ -1,8 +1,8 @@
 //! The families of the hub: what `model_type` says, the tensors it means, and how its configuration is read.
 
 use super::config::Section;
-use super::plan::{Plan, bounded_dim, layer_kinds};
-use super::rope::{Rotation, Scaling};
+use super::plan::{Plan, Windowed, bounded_dim, layer_kinds};
+use super::rope::{DEFAULT_BASE, Rotation, Scaling};
 use super::table::{self, Row};
 use crate::ModelError;
 
@@ -73,7 +73,7 @@ pub(crate) const FAMILIES: &[Family] = &[
         read: |config, plan| {
             plan.read_common(config)?;
             plan.read_biases(config)?;
-            llama_like(config, plan)
+            llama_like(config, plan, DEFAULT_BASE)
         },
     },
     Family {
@@ -93,7 +93,7 @@ pub(crate) const FAMILIES: &[Family] = &[
             if let Some(window) = plan.read_window(config)? {
                 plan.set("attention.sliding_window", window);
             }
-            llama_like(config, plan)
+            llama_like(config, plan, DEFAULT_BASE)
         },
     },
     Family {
@@ -115,13 +115,13 @@ pub(crate) const FAMILIES: &[Family] = &[
             }
             experts(config, plan, &["num_local_experts"])?;
             plan.sizes.expert_width = plan.sizes.feed_forward;
-            llama_like(config, plan)
+            llama_like(config, plan, MIXTRAL_BASE)
         },
     },
     Family {
         model_type: "phi3",
         architecture: "phi3",
-        defaults: r#"{"rms_norm_eps": 1e-5, "max_position_embeddings": 4096}"#,
+        defaults: r#"{"rms_norm_eps": 1e-5, "max_position_embeddings": 4096, "original_max_position_embeddings": 4096}"#,
         tensors: &[
             table::FRAME,
             table::PRE_NORMS,
@@ -135,7 +135,7 @@ pub(crate) const FAMILIES: &[Family] = &[
     Family {
         model_type: "qwen2",
         architecture: "qwen2",
-        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768}"#,
+        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28}"#,
         tensors: &[
             table::FRAME,
             table::PRE_NORMS,
@@ -147,13 +147,14 @@ pub(crate) const FAMILIES: &[Family] = &[
         read: |config, plan| {
             plan.read_common(config)?;
             plan.sizes.query_key_value_bias = true;
+            plan.refuse_window(config, Windowed::After)?;
             qwen_like(config, plan)
         },
     },
     Family {
         model_type: "qwen2_moe",
         architecture: "qwen2moe",
-        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "qkv_bias": true, "norm_topk_prob": false}"#,
+        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "qkv_bias": true, "norm_topk_prob": false}"#,
         tensors: &[
             table::FRAME,
             table::PRE_NORMS,
@@ -171,13 +172,14 @@ pub(crate) const FAMILIES: &[Family] = &[
             plan.sizes.shared_width = config.require_positive("shared_expert_intermediate_size")?;
             plan.set("expert_shared_feed_forward_length", plan.sizes.shared_width);
             qwen_experts(config, plan, false)?;
+            plan.refuse_window(config, Windowed::Before)?;
             qwen_like(config, plan)
         },
     },
     Family {
         model_type: "qwen3",
         architecture: "qwen3",
-        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "head_dim": 128}"#,
+        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "sliding_window": 4096, "max_window_layers": 28, "head_dim": 128}"#,
         tensors: &[
             table::FRAME,
             table::PRE_NORMS,
@@ -190,13 +192,14 @@ pub(crate) const FAMILIES: &[Family] = &[
         read: |config, plan| {
             plan.read_common(config)?;
             plan.read_biases(config)?;
+            plan.refuse_window(config, Windowed::After)?;
             qwen_like(config, plan)
         },
     },
     Family {
         model_type: "qwen3_moe",
         architecture: "qwen3moe",
-        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "norm_topk_prob": false}"#,
+        defaults: r#"{"rms_norm_eps": 1e-6, "max_position_embeddings": 32768, "sliding_window": 4096, "norm_topk_prob": false}"#,
         tensors: &[
             table::FRAME,
             table::PRE_NORMS,
@@ -212,13 +215,17 @@ pub(crate) const FAMILIES: &[Family] = &[
             plan.read_biases(config)?;
             experts(config, plan, &["num_experts", "num_local_experts"])?;
             qwen_experts(config, plan, true)?;
+            plan.refuse_window(config, Windowed::All)?;
             qwen_like(config, plan)
         },
     },
 ];
 
+/// The base of Mixtral, where a configuration names none.
+const MIXTRAL_BASE: f32 = 1_000_000.0;
+
 /// What Llama, Mistral and Mixtral share beside [`Plan::read_common`].
-fn llama_like(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
+fn llama_like(config: &Section, plan: &mut Plan, default_base: f32) -> Result<(), ModelError> {
     plan.silu(config)?;
     plan.read_head_dim(config)?;
     plan.set("vocab_size", plan.sizes.vocab);
@@ -227,13 +234,12 @@ fn llama_like(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
     let rotation = Rotation::of(config)?;
     rotation.require_whole_heads()?;
     let scalings = [Scaling::Linear, Scaling::Yarn, Scaling::Llama3];
-    rotation.write(plan, plan.sizes.head_dim, &scalings)
+    rotation.write_with_base(plan, plan.sizes.head_dim, &scalings, default_base)
 }
 
 fn qwen_like(config: &Section, plan: &mut Plan) -> Result<(), ModelError> {
     plan.silu(config)?;
     plan.read_head_dim(config)?;
-    plan.refuse_window(config)?;
     let rotation = Rotation::of(config)?;
     rotation.require_whole_heads()?;
     let scalings = [Scaling::Linear, Scaling::Yarn, Scaling::Llama3];

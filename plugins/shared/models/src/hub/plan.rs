@@ -53,6 +53,17 @@ pub(crate) struct Latent {
     pub(crate) value_dim: u32,
 }
 
+/// Which layers have a window where Qwen's configurations use one, by `max_window_layers`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Windowed {
+    /// Those from so many on.
+    After,
+    /// Some of those before it, the first always.
+    Before,
+    /// All, whatever it says.
+    All,
+}
+
 /// Everything that a configuration comes to.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -172,11 +183,20 @@ impl Plan {
     }
 
     /// The window that Qwen's configurations state and don't use; one that is used is refused.
-    pub(crate) fn refuse_window(&self, config: &Section) -> Result<(), ModelError> {
+    pub(crate) fn refuse_window(
+        &self,
+        config: &Section,
+        windowed: Windowed,
+    ) -> Result<(), ModelError> {
         let window = config.whole("sliding_window")?.unwrap_or(0);
-        let from_layer = config.whole("max_window_layers")?.unwrap_or(0);
+        let bound = config.whole("max_window_layers")?.unwrap_or(0);
         let used = config.flag("use_sliding_window")?.unwrap_or(false);
-        if used && window > 0 && from_layer < self.sizes.layers {
+        let in_some = match windowed {
+            Windowed::After => bound < self.sizes.layers,
+            Windowed::Before => bound > 0,
+            Windowed::All => true,
+        };
+        if used && window > 0 && in_some {
             let found = format!("true, with a window of {window}");
             let expected = "false: windows in some layers are not run for this family";
             return Err(config.differs("use_sliding_window", found, expected));

@@ -34,7 +34,7 @@ pub(crate) struct Rotation<'a> {
 const NEW: &str = "rope_parameters";
 const OLD: &str = "rope_scaling";
 /// The base where a configuration names none.
-const DEFAULT_BASE: f32 = 10_000.0;
+pub(super) const DEFAULT_BASE: f32 = 10_000.0;
 const ORIGINAL_CONTEXT: &str = "original_max_position_embeddings";
 const LONG_FACTOR: &str = "long_factor";
 const SHORT_FACTOR: &str = "short_factor";

@@ -71,22 +71,49 @@ fn keys() {
     }
 }
 
-/// A window that is stated and not used changes nothing; one that is used in some layers is refused.
+/// A window that is stated and not used changes nothing; one that is used in some layers is refused. Keys that are left out
+/// mean a window of 4096 from layer 28 on, in Qwen 2's mixtures before it, in Qwen 3's everywhere.
 #[test]
 fn windows_of_qwen() {
-    for name in ["qwen2.5-bias", "qwen2-moe", "qwen3-qknorm", "qwen3-moe"] {
-        let model = Model::of(name).set("sliding_window", json!(16));
+    let refusal = |window: u32| {
+        format!(
+            "config.json: key use_sliding_window: found true, with a window of {window}, expected false: windows in some layers are not run for this family"
+        )
+    };
+    for (name, some, none, by_default) in [
+        ("qwen2.5-bias", 1, Some(3), false),
+        ("qwen2-moe", 3, Some(0), true),
+        ("qwen3-qknorm", 1, Some(3), false),
+        ("qwen3-moe", 3, None, true),
+    ] {
+        let plain = Model::of(name)
+            .without_key("sliding_window")
+            .without_key("max_window_layers");
+        let model = plain.set("sliding_window", json!(16));
         model.open().expect("a window that is not used");
         let used = model
             .set("use_sliding_window", json!(true))
-            .set("max_window_layers", json!(1));
-        assert_eq!(
-            used.refusal(),
-            "config.json: key use_sliding_window: found true, with a window of 16, expected false: windows in some layers are not run for this family"
-        );
-        used.set("max_window_layers", json!(3))
-            .open()
-            .expect("a window in no layer");
+            .set("max_window_layers", json!(some));
+        assert_eq!(used.refusal(), refusal(16), "{name}");
+        let used = match none {
+            Some(none) => {
+                let used = used.set("max_window_layers", json!(none));
+                used.open().expect("a window in no layer");
+                used
+            }
+            None => used,
+        };
+        let usual = used
+            .without_key("sliding_window")
+            .without_key("max_window_layers");
+        match by_default {
+            true => assert_eq!(usual.refusal(), refusal(4096), "{name}"),
+            false => drop(usual.open().expect("fewer layers than those without")),
+        }
+        let from_first = usual.set("max_window_layers", json!(1));
+        assert_eq!(from_first.refusal(), refusal(4096), "{name}");
+        let no_window = from_first.set("sliding_window", json!(null));
+        no_window.open().expect("no window");
     }
 }
 
