@@ -1,6 +1,6 @@
 //! The metadata that all decoder-only transformers share, checked.
 
-use crate::ModelError;
+use crate::{ModelError, rope};
 use backplane_weights::{Metadata, Value, Weights};
 
 /// Far above the heads of any model, far below what would hurt.
@@ -14,6 +14,7 @@ pub(crate) struct Hyperparameters<'w> {
     pub(crate) layers: usize,
     pub(crate) width: usize,
     pub(crate) vocab: usize,
+    /// Positions the model is good for; see [`rope::stretched_context`].
     pub(crate) context_length: usize,
     /// Positions that will be used; at most `context_length`.
     pub(crate) context: usize,
@@ -56,7 +57,7 @@ impl<'w> Hyperparameters<'w> {
             return Err(h.wrong("block_count", h.layers, expected));
         }
         h.width = h.positive("embedding_length")?;
-        h.context_length = h.positive("context_length")?;
+        h.context_length = rope::stretched_context(&h)?;
         h.context = context.map_or(h.context_length, |context| context.min(h.context_length));
         h.read_heads()?;
         h.feed_forward = h.per_layer("feed_forward_length", None)?;

@@ -96,10 +96,30 @@ impl Yarn {
     }
 }
 
+const ORIGINAL_CONTEXT: &str = "rope.scaling.original_context_length";
+
 /// Positions that the model was trained on before it was stretched.
 fn original_context(h: &Hyperparameters<'_>) -> Result<usize, ModelError> {
-    let original = h.optional_positive("rope.scaling.original_context_length")?;
-    Ok(original.unwrap_or(h.context_length))
+    match h.optional_positive(ORIGINAL_CONTEXT)? {
+        Some(original) => Ok(original),
+        None => h.positive("context_length"),
+    }
+}
+
+/// Positions that the model is good for: as the file says, and where YaRN stretches a stated original context to more, so many.
+/// Model cards ask for YaRN beside a length that stays the original one; frequencies don't depend on it.
+pub(crate) fn stretched_context(h: &Hyperparameters<'_>) -> Result<usize, ModelError> {
+    let stated = h.positive("context_length")?;
+    if h.meta().str(&h.key("rope.scaling.type"))? != Some("yarn") {
+        return Ok(stated);
+    }
+    let original = h.optional_positive(ORIGINAL_CONTEXT)?;
+    let factor = h.optional_float("rope.scaling.factor")?;
+    let (Some(original), Some(factor)) = (original, factor) else {
+        return Ok(stated);
+    };
+    let stretched = (original as f64 * f64::from(factor)).min(f64::from(u32::MAX));
+    Ok(stated.max(stretched as usize))
 }
 
 /// The rotary embedding as the metadata have it: scaled linearly or by YaRN, each frequency also divided by the file's own

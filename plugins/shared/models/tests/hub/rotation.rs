@@ -1,7 +1,7 @@
 //! Kinds of rotation, in both dialects, and what they come to.
 
 use crate::support::Model;
-use backplane_models::{hub, lower};
+use backplane_models::{hub, lower, lower_for, summarize};
 use backplane_weights::{Value as Meta, Weights};
 use serde_json::{Value, json};
 
@@ -123,6 +123,101 @@ fn yarn_has_the_factor_that_transformers_gives_cosine_and_sine() {
             .require_u32("llama.rope.scaling.original_context_length");
         assert_eq!(original.expect("a number"), 1024);
     }
+}
+
+/// As the model cards of Qwen 2.5 have it: the context stays the original one beside YaRN.
+#[test]
+fn yarn_stretches_the_context_where_the_file_states_the_original_one() {
+    for (name, parameters, stated, expected) in [
+        (
+            "qwen2.5-yarn",
+            json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}),
+            256,
+            1024,
+        ),
+        (
+            "qwen2.5-yarn",
+            json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}),
+            1024,
+            1024,
+        ),
+        (
+            "qwen2.5-yarn",
+            json!({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 256}),
+            2048,
+            2048,
+        ),
+        (
+            "qwen2.5-yarn",
+            json!({"type": "yarn", "factor": 1.5}),
+            256,
+            384,
+        ),
+        (
+            "qwen2.5-yarn",
+            json!({"type": "yarn", "factor": 1e30, "original_max_position_embeddings": 256}),
+            256,
+            u32::MAX as usize,
+        ),
+        (
+            "qwen2.5-yarn",
+            json!({"type": "linear", "factor": 4.0, "original_max_position_embeddings": 256}),
+            256,
+            256,
+        ),
+        (
+            "deepseek-v3-yarn",
+            json!({"type": "yarn", "factor": 8.0, "original_max_position_embeddings": 128}),
+            128,
+            1024,
+        ),
+    ] {
+        let model = Model::of(name)
+            .set("max_position_embeddings", json!(stated))
+            .set("rope_scaling", parameters.clone());
+        let weights = model.open().unwrap_or_else(|error| panic!("{error}"));
+        let long = lower(&weights).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(long.context_length, expected, "{stated} {parameters}");
+        assert_eq!(
+            summarize(&weights).expect("a summary").context_length,
+            expected
+        );
+        // The rotation is that of any context.
+        let short = lower_for(&weights, Some(16)).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(long.ropes, short.ropes);
+        if name == "qwen2.5-yarn" && parameters == Model::of(name).config["rope_scaling"] {
+            assert_eq!(
+                long.ropes,
+                lower(&opened(&Model::of(name))).expect("a program").ropes
+            );
+        }
+    }
+}
+
+/// What transformers takes where a file leaves the key out.
+#[test]
+fn bases_and_original_contexts_have_the_defaults_of_their_class() {
+    for (name, key, expected) in [
+        ("mixtral", "llama.rope.freq_base", 1_000_000.0),
+        ("mistral-full", "llama.rope.freq_base", 10_000.0),
+        ("llama3-gqa", "llama.rope.freq_base", 10_000.0),
+    ] {
+        let weights = opened(&Model::of(name).without_key("rope_theta"));
+        assert_eq!(f32_at(&weights, key), Some(expected), "{name}");
+    }
+    let model = Model::of("phi4mini-partial-longrope")
+        .without_key("original_max_position_embeddings")
+        .set("max_position_embeddings", json!(131_072));
+    let weights = opened(&model);
+    let original = weights
+        .metadata()
+        .require_u32("phi3.rope.scaling.original_context_length");
+    assert_eq!(original.expect("a number"), 4096);
+    let attention = (1.0 + 32f64.ln() / 4096f64.ln()).sqrt() as f32;
+    assert_eq!(
+        f32_at(&weights, "phi3.rope.scaling.attn_factor"),
+        Some(attention)
+    );
 }
 
 #[test]

@@ -84,6 +84,8 @@ fn yarn_stretches_slow_pairs_and_keeps_fast_ones() {
     let rope = |file: &File| file.lower().ropes.remove(0);
     let found = rope(&file);
     assert_eq!(found.style, RopeStyle::Halves);
+    // The context that the file states, 64, stays behind what is stretched.
+    assert_eq!(file.lower().context_length, 4 * 4096);
     assert_eq!(
         found.inverse_frequencies,
         [1.0, 0.1, 0.01 * (1.0 + 0.25) / 2.0, 0.001 / 4.0]
@@ -109,6 +111,7 @@ fn yarn_stretches_slow_pairs_and_keeps_fast_ones() {
         summarize(&file.weights()).unwrap().rope,
         "base 10000, YaRN scaling by 4 from 64 positions"
     );
+    assert_eq!(file.lower().context_length, 64);
     for (key, value, expected) in [
         (
             "rope.scaling.factor",
