@@ -5,8 +5,8 @@ use backplane_models::{ModelError, hub};
 use backplane_plugin_api::types::Error;
 use backplane_tokenizer::hub::{Files, metadata};
 use backplane_tokenizer::{Error as TokenizerError, Tokenizer};
-use backplane_weights::{Checkpoint, Weights};
-use std::io::Read;
+use backplane_weights::{Checkpoint, Error as WeightsError, Weights};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
@@ -62,13 +62,35 @@ pub(crate) enum OpenError {
     #[error(transparent)]
     Hub(#[from] ModelError),
     /// A file of the tokenizer can't be read.
-    #[error("{0}")]
-    File(String),
+    #[error("{message}")]
+    File {
+        /// One line that names it.
+        message: String,
+        /// What kind of failure of the operating system it was, if any.
+        kind: Option<ErrorKind>,
+    },
+}
+
+impl OpenError {
+    /// Why the operating system refused a file, where it did.
+    fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::Weights(WeightsError::Io { cause, .. })
+            | Self::Hub(ModelError::Weights(WeightsError::Io { cause, .. })) => Some(cause.kind()),
+            Self::File { kind, .. } => *kind,
+            _ => None,
+        }
+    }
 }
 
 impl From<OpenError> for Error {
     fn from(error: OpenError) -> Self {
-        unusable(error)
+        match error.kind() {
+            Some(ErrorKind::PermissionDenied) => {
+                unusable(error).with_action("give yourself the right to read it")
+            }
+            _ => unusable(error),
+        }
     }
 }
 
@@ -134,21 +156,26 @@ fn read_files(
     let mut contents = Vec::new();
     for &name in Files::NAMES {
         let path = directory.join(name);
-        let wrong =
-            |what: &dyn std::fmt::Display| OpenError::File(format!("{}: {what}", path.display()));
+        let wrong = |what: &dyn std::fmt::Display, kind| OpenError::File {
+            message: format!("{}: {what}", path.display()),
+            kind,
+        };
+        let refused = |error: std::io::Error| wrong(&error, Some(error.kind()));
         match path.metadata() {
-            Ok(found) if !found.is_file() => return Err(wrong(&"found no file, expected one")),
+            Ok(found) if !found.is_file() => {
+                return Err(wrong(&"found no file, expected one", None));
+            }
             Ok(_) => {}
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(wrong(&error)),
+            Err(error) if error.kind() == ErrorKind::NotFound => continue,
+            Err(error) => return Err(refused(error)),
         }
         let mut content = Vec::new();
         std::fs::File::open(&path)
             .and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut content))
-            .map_err(|error| wrong(&error))?;
+            .map_err(refused)?;
         if content.len() as u64 > MAX_FILE {
             let expected = format!("found more, expected at most {MAX_FILE} bytes");
-            return Err(wrong(&expected));
+            return Err(wrong(&expected, None));
         }
         contents.push((name, content));
     }
@@ -204,5 +231,32 @@ impl Last {
             Some((key, opened)) if key == Key::of(path, &opened) => Ok(opened),
             _ => open_model(path),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_not_be_read_is_not_to_be_got_again() {
+        let cause = || std::io::Error::from(ErrorKind::PermissionDenied);
+        let io = |cause| WeightsError::Io {
+            path: "m.gguf".into(),
+            cause,
+        };
+        for error in [
+            OpenError::Weights(io(cause())),
+            OpenError::Hub(ModelError::Weights(io(cause()))),
+            OpenError::File {
+                message: "tokenizer.json: no".into(),
+                kind: Some(ErrorKind::PermissionDenied),
+            },
+        ] {
+            let error = Error::from(error);
+            assert!(error.action.contains("right to read"), "{error:?}");
+        }
+        let other = Error::from(OpenError::Weights(io(ErrorKind::UnexpectedEof.into())));
+        assert_eq!(other.action, "");
     }
 }

@@ -298,6 +298,12 @@ fn cache_types_are_told_and_nearly_the_same() {
             && error.message.contains("32"),
         "{error}"
     );
+    // It is the caller's to change, not the file's.
+    assert_eq!(
+        (error.code, error.field.as_str()),
+        (ErrorCode::InvalidRequest, "cache_type")
+    );
+    assert!(error.action.contains("f16 or f32"), "{error:?}");
 }
 
 #[test]

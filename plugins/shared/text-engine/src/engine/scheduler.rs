@@ -580,9 +580,11 @@ pub(super) fn internal(message: String) -> Error {
 /// A device's error as the contract says it.
 pub(crate) fn device_error(error: &DeviceError) -> Error {
     let code = match error {
-        DeviceError::Program(_)
-        | DeviceError::Unsupported { .. }
-        | DeviceError::CacheType { .. } => ErrorCode::ModelUnusable,
+        DeviceError::CacheType { .. } => {
+            return Error::invalid_field("cache_type", error.to_string())
+                .with_action("load with --cache-type f16 or f32, which take heads of any length");
+        }
+        DeviceError::Program(_) | DeviceError::Unsupported { .. } => ErrorCode::ModelUnusable,
         DeviceError::Memory { .. } => ErrorCode::OutOfMemory,
         DeviceError::Step(_) => ErrorCode::Internal,
         DeviceError::Failed { .. } => ErrorCode::Device,
