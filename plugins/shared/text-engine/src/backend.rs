@@ -9,6 +9,7 @@ use crate::open::{Last, Opened};
 use crate::options::LoadExtras;
 use crate::peaks::{Cost, DevicePeaks, Measure, Measuring};
 use crate::states::States;
+use crate::vocabulary::Short;
 use backplane_plugin_api::AnyCapability;
 use backplane_plugin_api::capability::{CHECK, CONVERT};
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
@@ -258,10 +259,18 @@ impl Backend for TextBackend {
 
     fn load(&self, path: &Path, options: &LoadOptions) -> Result<Arc<dyn TextModel>> {
         let extras = self.check_options(options)?;
-        let Opened { weights, tokenizer } = self.last.take_or_open(path)?;
+        let opened = self.last.take_or_open(path)?;
+        let short = Short::of(&opened);
+        let Opened { weights, tokenizer } = opened;
         let tokenizer = tokenizer.map_err(|error| at_path(path, error))?;
         weights.prefetch();
         let mut info = inspect::describe(&weights)?;
+        if let Some(short) = short {
+            if short.is_suspicious() {
+                tracing::warn!("{}: {short}", path.display());
+            }
+            info.warnings.push(short.to_string());
+        }
         let weights = match extras.quantize.flatten() {
             None => weights,
             Some(ty) => {

@@ -1,8 +1,10 @@
 //! The capability `check/1`: what is wrong with a model's weights.
 
+use crate::backend::located;
 use crate::engine::cancelled;
 use crate::inspect;
 use crate::open::open_model;
+use crate::vocabulary::Short;
 use backplane_plugin_api::capability::{Check, Finding, Progress};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::Control;
@@ -30,7 +32,9 @@ impl Check for Checker {
             Ok(info) => findings.extend(info.unsupported.map(whole)),
             Err(error) => findings.push(whole(error.message)),
         }
-        findings.extend(opened.tokenizer.err().map(whole));
+        let short = Short::of(&opened).filter(|short| short.is_suspicious());
+        findings.extend(short.map(|short| whole(located(path, short))));
+        findings.extend(opened.tokenizer.as_ref().err().cloned().map(whole));
         for (done, info) in (0..).zip(weights.tensors()) {
             let Some(tensor) = weights.tensor(&info.name) else {
                 continue;

@@ -3,6 +3,7 @@
 use crate::backend::unusable;
 use crate::engine::cancelled;
 use crate::open::open_model;
+use crate::vocabulary::Short;
 use backplane_models::ModelError;
 use backplane_models::convert::{ConvertOptions as Options, convert};
 use backplane_plugin_api::capability::{Convert, ConvertOptions, ConvertReport, Progress};
@@ -53,6 +54,7 @@ impl Convert for Converter {
     ) -> Result<ConvertReport> {
         let options = self.options(options)?;
         let opened = open_model(source)?;
+        let short = Short::of(&opened).map(|it| it.to_string());
         if let Err(error) = opened.tokenizer {
             // It would be a file that nothing runs.
             return Err(unusable(error));
@@ -77,7 +79,7 @@ impl Convert for Converter {
         Ok(ConvertReport {
             tensors: report.tensors,
             bytes: report.bytes,
-            notes: report.notes,
+            notes: report.notes.into_iter().chain(short).collect(),
         })
     }
 }

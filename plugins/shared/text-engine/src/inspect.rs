@@ -2,9 +2,11 @@
 
 use crate::backend::unusable;
 use crate::open::{Kind, Last, OpenError, open_model};
+use crate::vocabulary::Short;
 use backplane_models::{ModelError, ModelSummary};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{ModelInfo, TensorSummary};
+use backplane_program::RopeStyle;
 use backplane_weights::{Checkpoint, Format, Metadata, Value, Weights};
 use std::path::Path;
 
@@ -40,6 +42,8 @@ pub(crate) fn inspect(path: &Path, last: &Last) -> Result<Option<ModelInfo>> {
     if info.unsupported.is_none() {
         info.unsupported = opened.tokenizer.as_ref().err().cloned();
     }
+    info.warnings
+        .extend(Short::of(&opened).map(|it| it.to_string()));
     if info.unsupported.is_none() {
         last.keep(path, opened);
     }
@@ -115,7 +119,15 @@ pub(crate) fn describe(weights: &Weights) -> Result<ModelInfo> {
         // Lowering finds what the summary does not look at: missing, misshapen and unknown tensors.
         let lowered = backplane_models::lower(weights);
         match lowered {
-            Ok(_) => Ok((summary, None)),
+            Ok(program) => {
+                let style = program.ropes.first().map(|rope| match rope.style {
+                    RopeStyle::Interleaved => "neighbours",
+                    RopeStyle::Halves => "halves",
+                });
+                let pairs = style.map(|style| ("rope_pairs".to_owned(), style.to_owned()));
+                info.details.extend(pairs);
+                Ok((summary, None))
+            }
             Err(error @ ModelError::UnusedTensor { .. }) => Ok((summary, Some(error))),
             Err(error) => Err(error),
         }

@@ -72,6 +72,7 @@ mod request;
 pub mod sampling;
 mod states;
 pub mod stream;
+mod vocabulary;
 
 pub use backend::{EngineOptions, TextBackend};
 pub use options::LoadExtras;

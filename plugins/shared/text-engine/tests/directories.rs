@@ -120,6 +120,9 @@ fn a_directory_is_described() {
         "{:?}",
         info.details
     );
+    assert_eq!(detail(&info, "rope_pairs"), "halves");
+    let file = cpu().inspect(&tiny("llama3-ropescaled")).unwrap().unwrap();
+    assert_eq!(detail(&file, "rope_pairs"), "neighbours");
     assert!(!detail(&info, "norm").is_empty() && !detail(&info, "window").is_empty());
     assert_eq!(detail(&info, "gguf_version"), "");
     // The same model by its file, and by an index.
@@ -533,6 +536,74 @@ fn what_loading_refuses_is_found() {
     assert_eq!(error.code, ErrorCode::Cancelled);
     assert_eq!(told.first().map(|(done, ..)| *done), Some(0));
     assert_eq!(told.last().map(|(done, ..)| *done), Some(3));
+}
+
+/// The directory with the last tokens of its vocabulary left out.
+fn with_fewer_tokens(name: &str, left: u64) -> tempfile::TempDir {
+    let folder = copy(name);
+    let path = folder.path().join("tokenizer.json");
+    let mut tokenizer = json(&path);
+    tokenizer["added_tokens"]
+        .as_array_mut()
+        .unwrap()
+        .retain(|token| token["id"].as_u64().unwrap() < left);
+    let model = &mut tokenizer["model"];
+    let vocabulary = model["vocab"].as_object_mut().unwrap();
+    vocabulary.retain(|_, id| id.as_u64().unwrap() < left);
+    let known: Vec<String> = vocabulary.keys().cloned().collect();
+    model["merges"].as_array_mut().unwrap().retain(|merge| {
+        let parts: Vec<&str> = match merge.as_str() {
+            Some(text) => text.split(' ').collect(),
+            None => merge
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|it| it.as_str().unwrap())
+                .collect(),
+        };
+        known.contains(&parts.concat())
+    });
+    std::fs::write(&path, tokenizer.to_string()).unwrap();
+    folder
+}
+
+#[test]
+fn a_vocabulary_shorter_than_the_embedding_is_told() {
+    let told = |path: &Path| {
+        let of = |warnings: &[String]| {
+            let mut lines = warnings.iter().filter(|it| it.contains("ids have no text"));
+            lines.next().cloned().unwrap_or_default()
+        };
+        let inspected = of(&info(path).warnings);
+        let loaded = cpu().load(path, &context(64, 1)).unwrap().info();
+        assert_eq!(of(&loaded.warnings), inspected);
+        let out = tempfile::tempdir().unwrap();
+        let file = out.path().join("out.gguf");
+        let report = convert(path, &file, &ConvertOptions::default()).unwrap();
+        assert_eq!(of(&report.notes), inspected);
+        if !inspected.is_empty() {
+            // The file says no less.
+            assert_eq!(of(&info(&file).warnings), inspected);
+        }
+        inspected
+    };
+    assert_eq!(told(&directory("llama3-gqa")), "");
+    let padded = with_fewer_tokens("llama3-gqa", 500);
+    let line = told(padded.path());
+    assert_eq!(
+        line,
+        "the vocabulary has 500 tokens, the embedding 512 rows: 12 ids have no text"
+    );
+    assert_eq!(check(padded.path()), []);
+    let others = with_fewer_tokens("llama3-gqa", 400);
+    let line = told(others.path());
+    assert!(
+        line.contains("400 tokens") && line.contains("512 rows: 112 ids"),
+        "{line}"
+    );
+    let findings = check(others.path());
+    assert_eq!(findings.len(), 1, "{findings:?}");
+    assert!(findings[0].message.ends_with(&line), "{findings:?}");
 }
 
 fn convert(
