@@ -27,6 +27,15 @@ impl Interrupt {
         Ok(flag)
     }
 
+    /// From now on SIGTERM is as Ctrl-C, so that a call ends in good order; one that comes while the flag is set ends the program.
+    pub(crate) fn catch_termination(&self) -> Result<()> {
+        let signal = signal_hook::consts::SIGTERM;
+        signal_hook::flag::register_conditional_shutdown(signal, 143, Arc::clone(&self.0))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&self.0)))
+            .map_err(|error| Error::usage(format!("SIGTERM can't be caught: {error}"), ""))?;
+        Ok(())
+    }
+
     /// Whether an interrupt waits.
     pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)

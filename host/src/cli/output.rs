@@ -68,7 +68,7 @@ pub(crate) fn error(global: &Global, error: &Error) {
         error_line(&format!(
             "{} {}",
             styled(error_colour(global), "31", "error:"),
-            visible(&error.line())
+            one_line(&error.line())
         ));
     }
 }
@@ -104,6 +104,11 @@ pub(crate) fn visible(text: &str) -> String {
     shown
 }
 
+/// A text in one line, its control characters written out: line ends too, as paths may have them.
+pub(crate) fn one_line(text: &str) -> String {
+    visible(text).replace('\n', "\\n")
+}
+
 /// A table without lines, its cells unbroken.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
@@ -130,5 +135,6 @@ mod tests {
             visible("a\u{1b}[31mb\nc\td\u{7}é"),
             "a\\u{1b}[31mb\nc\td\\u{7}é"
         );
+        assert_eq!(one_line("a\nb\u{7}"), "a\\nb\\u{7}");
     }
 }

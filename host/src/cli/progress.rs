@@ -1,4 +1,4 @@
-//! Progress of long calls: a bar on a terminal, nothing elsewhere. Ctrl-C stops the call.
+//! Progress of long calls: a bar on a terminal, nothing elsewhere. Ctrl-C and SIGTERM stop the call.
 
 use super::arguments::Global;
 use super::interrupt::Interrupt;
@@ -17,7 +17,7 @@ pub(crate) struct Bar {
 }
 
 impl Bar {
-    /// A bar that is drawn on a terminal only, and catches Ctrl-C from now on.
+    /// A bar that is drawn on a terminal only, and catches Ctrl-C and SIGTERM from now on.
     pub(crate) fn new(global: &Global) -> Result<Self> {
         let shown = std::io::stderr().is_terminal() && !global.quiet;
         let target = if shown {
@@ -30,9 +30,11 @@ impl Bar {
         bar.set_style(
             ProgressStyle::with_template(style).unwrap_or_else(|_| ProgressStyle::default_bar()),
         );
+        let interrupt = Interrupt::catch(true)?;
+        interrupt.catch_termination()?;
         Ok(Self {
             bar,
-            interrupt: Interrupt::catch(true)?,
+            interrupt,
             whole: None,
         })
     }

@@ -7,11 +7,9 @@ use super::{output, registry};
 use crate::error::{Error, Result};
 use backplane_plugin_api::capability::{AttentionRequest, AttentionState, EmbedRequest, Pooling};
 use backplane_plugin_api::types::Prompt;
-use safetensors::{Dtype, View};
 use serde::Serialize;
-use serde_json::json;
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -33,7 +31,7 @@ pub(super) fn embed(global: &Global, verb: &Embed) -> Result<ExitCode> {
     };
     let answers = model.embed(&request, &mut bar);
     let answers = bar.end(answers)?;
-    let mut failed = None;
+    let mut failed: Option<Error> = None;
     let (mut results, mut lines) = (Vec::new(), Vec::new());
     for answer in answers {
         results.push(match answer {
@@ -46,9 +44,12 @@ pub(super) fn embed(global: &Global, verb: &Embed) -> Result<ExitCode> {
                 }
             }
             Err(error) => {
-                lines.push(format!("error: {}", error.line()));
+                // Standard output keeps a place for each text.
+                lines.push("-".to_owned());
                 let message = error.to_string();
-                failed = failed.or(Some(error));
+                if let Some(earlier) = failed.replace(error) {
+                    output::error(global, &earlier);
+                }
                 Embedded::Refused { error: message }
             }
         });
@@ -105,7 +106,8 @@ impl Embedded {
 pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Result<ExitCode> {
     let registry = registry(global)?;
     let out = registry.folders().expand(&verb.out);
-    let destination = Destination::of(&out, verb.force)?;
+    let own = own_files(&registry.catalog().resolve(&verb.model)?);
+    let destination = Destination::of(&out, verb.force, &own)?;
     let prompt = if verb.tokens.is_empty() {
         Prompt::Text {
             text: text_of(verb.prompt.as_deref(), "PROMPT")?,
@@ -127,17 +129,16 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
     let state = model.inspect_attention(&request, &mut bar);
     let state = bar.end(state)?;
     let info = model.info();
-    let metadata = HashMap::from(
-        [
-            ("producer", "backplane".to_owned()),
-            ("model", info.name),
-            ("architecture", info.architecture),
-            ("backend", model.backend().to_owned()),
-            ("layout", "[heads, positions, head_dim]".to_owned()),
-        ]
-        .map(|(name, value)| (name.to_owned(), value)),
-    );
-    destination.write(&state, metadata)?;
+    destination.write(
+        &state,
+        json!({
+            "producer": "backplane",
+            "model": info.name,
+            "architecture": info.architecture,
+            "backend": model.backend(),
+            "layout": "[heads, positions, head_dim]",
+        }),
+    )?;
     let layers = state.layers.len();
     let positions = state.tokens.len();
     if verb.json {
@@ -153,20 +154,55 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
                 })
             })
             .collect();
-        output::json(&json!({
+        let told = json!({
             "model": model.path().display().to_string(),
             "backend": model.backend(),
             "file": out.display().to_string(),
             "tokens": state.tokens,
             "layers": shapes,
-        }))?;
+        });
+        destination.tell(&format!("{told:#}"))?;
     } else {
-        output::line(&format!(
+        destination.tell(&format!(
             "{}: queries and keys of {positions} positions in {layers} layers",
             out.display()
         ))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The files of a model at this path, by their places: the folder's, or the file with its shards.
+fn own_files(model: &Path) -> Vec<PathBuf> {
+    let name = |path: &Path| path.file_name().map(|it| it.to_string_lossy().into_owned());
+    let hub = ["safetensors", "json"].map(|ending| Some(ending.as_ref()));
+    let folder = match model.parent() {
+        _ if model.is_dir() => model,
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    // NAME-00001-of-00003.gguf
+    let shard = |path: &Path| {
+        let name = name(path)?;
+        let (rest, count) = name.rsplit_once("-of-")?;
+        let (stem, _) = rest.rsplit_once('-')?;
+        Some((stem.to_owned(), count.to_owned()))
+    };
+    let whole = model.is_dir() || hub.contains(&model.extension());
+    let shards = shard(model);
+    let entries = folder.read_dir().into_iter().flatten().flatten();
+    let others = entries
+        .map(|entry| entry.path())
+        .filter(|path| whole || shards.is_some() && shard(path) == shards);
+    let files = others.chain([model.to_owned()]);
+    files.filter_map(|path| path.canonicalize().ok()).collect()
+}
+
+/// Whether what is at a path is written to as it is, whatever kind of file that may be: a name for an open file, as
+/// `/dev/stdout` is.
+fn names_open_file(path: &Path) -> bool {
+    let folder = path.parent().and_then(|folder| folder.canonicalize().ok());
+    cfg!(unix)
+        && folder.is_some_and(|folder| folder == Path::new("/dev") || folder.starts_with("/proc"))
 }
 
 /// Where a file is to come: beside it first, so that it is there whole or not at all.
@@ -178,8 +214,15 @@ struct Destination {
 
 impl Destination {
     /// Checks, before anything is computed, that a file may come there.
-    fn of(path: &Path, force: bool) -> Result<Self> {
+    fn of(path: &Path, force: bool, own: &[PathBuf]) -> Result<Self> {
+        if path.canonicalize().is_ok_and(|place| own.contains(&place)) && !path.is_dir() {
+            return Err(Error::usage(
+                format!("{}: a file of the model itself", path.display()),
+                "choose another name",
+            ));
+        }
         let special = match path.metadata() {
+            Ok(_) if names_open_file(path) => true,
             Ok(found) if found.is_dir() => {
                 return Err(Error::usage(
                     format!("{}: a folder, expected the name of a file", path.display()),
@@ -206,6 +249,8 @@ impl Destination {
             ));
         }
         let name = path.file_name().unwrap_or_default().to_string_lossy();
+        // Not all of a long name: file systems have names of 255 bytes.
+        let name = &name[..name.floor_char_boundary(128)];
         let partial = match special {
             true => path.to_owned(),
             false => folder.join(format!(".{name}.partial-{}", std::process::id())),
@@ -216,7 +261,17 @@ impl Destination {
         })
     }
 
-    fn write(&self, state: &AttentionState, metadata: HashMap<String, String>) -> Result<()> {
+    /// A line about the file, for people or scripts: on standard output, unless that may be where the file went.
+    fn tell(&self, text: &str) -> Result<()> {
+        if self.partial == self.path {
+            output::error_line(text);
+            return Ok(());
+        }
+        output::line(text)
+    }
+
+    /// The same bytes each time, for the same state and metadata.
+    fn write(&self, state: &AttentionState, metadata: Value) -> Result<()> {
         let positions = state.tokens.len();
         let tokens = Numbers {
             values: Values::Tokens(&state.tokens),
@@ -235,9 +290,7 @@ impl Destination {
                 tensors.push((format!("layers.{}.{name}", layer.layer), numbers));
             }
         }
-        let bytes = safetensors::serialize(tensors, Some(metadata))
-            .map_err(|error| Error::usage(format!("{}: {error}", self.path.display()), ""))?;
-        let written = std::fs::write(&self.partial, bytes)
+        let written = std::fs::write(&self.partial, safetensors(&tensors, metadata))
             .and_then(|()| match self.partial == self.path {
                 true => Ok(()),
                 false => std::fs::rename(&self.partial, &self.path),
@@ -248,6 +301,40 @@ impl Destination {
         }
         written
     }
+}
+
+/// A safetensors file. Its header is in the order of the names, where the crate's own has the metadata in any.
+fn safetensors(tensors: &[(String, Numbers<'_>)], metadata: Value) -> Vec<u8> {
+    let mut header = BTreeMap::from([("__metadata__", metadata)]);
+    let mut end = 0;
+    for (name, numbers) in tensors {
+        let begin = end;
+        end += numbers.bytes();
+        let entry = json!({
+            "dtype": numbers.dtype(),
+            "shape": numbers.shape,
+            "data_offsets": [begin, end],
+        });
+        header.insert(name, entry);
+    }
+    let mut header = json!(header).to_string();
+    // The tokens come first and are wide, so that all lie as their types want.
+    header.push_str(&" ".repeat(header.len().next_multiple_of(8) - header.len()));
+    let mut file = Vec::with_capacity(8 + header.len() + end);
+    file.extend((header.len() as u64).to_le_bytes());
+    file.extend(header.bytes());
+    for (_, numbers) in tensors {
+        match numbers.values {
+            Values::Tokens(tokens) => {
+                let wide = tokens.iter().map(|&token| i64::from(token));
+                file.extend(wide.flat_map(i64::to_le_bytes));
+            }
+            Values::Floats(values) => {
+                file.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            }
+        }
+    }
+    file
 }
 
 /// A tensor of the file.
@@ -261,33 +348,16 @@ enum Values<'a> {
     Floats(&'a [f32]),
 }
 
-impl View for Numbers<'_> {
-    fn dtype(&self) -> Dtype {
+impl Numbers<'_> {
+    fn dtype(&self) -> &'static str {
         match self.values {
             // Every reader knows this one.
-            Values::Tokens(_) => Dtype::I64,
-            Values::Floats(_) => Dtype::F32,
+            Values::Tokens(_) => "I64",
+            Values::Floats(_) => "F32",
         }
     }
 
-    fn shape(&self) -> &[usize] {
-        &self.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        match self.values {
-            Values::Tokens(tokens) => {
-                let wide = tokens.iter().map(|&token| i64::from(token));
-                wide.flat_map(i64::to_le_bytes).collect()
-            }
-            Values::Floats(values) => values
-                .iter()
-                .flat_map(|value| value.to_le_bytes())
-                .collect(),
-        }
-    }
-
-    fn data_len(&self) -> usize {
+    fn bytes(&self) -> usize {
         match self.values {
             Values::Tokens(tokens) => size_of_val(tokens) * 2,
             Values::Floats(values) => size_of_val(values),
