@@ -2,7 +2,7 @@
 
 use super::arguments::{Global, Perplexity};
 use super::progress::Bar;
-use super::run::text_of;
+use super::run::standard_input;
 use super::{output, registry};
 use crate::error::{Error, Result};
 use crate::registry::Model;
@@ -35,7 +35,6 @@ pub(super) fn perplexity(global: &Global, verb: &Perplexity) -> Result<ExitCode>
         .loading
         .options_for(backplane_plugin_api::capability::SCORE);
     options.load.context = Some(context);
-    options.load.parallel = Some(1);
     let model = registry.load(&verb.model, &options)?;
     let tokens = model.tokenize(&text, true, false)?;
     let length = context as usize;
@@ -111,7 +110,7 @@ pub(super) fn perplexity(global: &Global, verb: &Perplexity) -> Result<ExitCode>
 /// The text of a file; `-` is standard input.
 fn text(file: &Path) -> Result<String> {
     let text = if file == Path::new("-") {
-        text_of(Some("-"), "FILE")?
+        standard_input()?
     } else {
         let bytes = std::fs::read(file).map_err(|error| Error::file(file, &error))?;
         String::from_utf8(bytes).map_err(|error| {

@@ -84,7 +84,7 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The text given, or standard input where it is `-` or not given.
+/// The text given, or standard input where it is `-` or not given, without the end of its last line.
 pub(super) fn text_of(given: Option<&str>, name: &str) -> Result<String> {
     match given {
         Some(text) if text != "-" => return Ok(text.to_owned()),
@@ -97,19 +97,24 @@ pub(super) fn text_of(given: Option<&str>, name: &str) -> Result<String> {
         }
         _ => {}
     }
+    let text = standard_input()?;
+    let text = text.strip_suffix('\n').unwrap_or(&text);
+    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+}
+
+/// All of standard input, as it is.
+pub(super) fn standard_input() -> Result<String> {
     let mut bytes = Vec::new();
     std::io::stdin()
         .read_to_end(&mut bytes)
         .map_err(|error| Error::file("standard input", &error))?;
-    let text = String::from_utf8(bytes).map_err(|error| {
+    String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
         Error::usage(
             format!("standard input is not UTF-8 text: byte {at}"),
             "convert it to UTF-8",
         )
-    })?;
-    let text = text.strip_suffix('\n').unwrap_or(&text);
-    Ok(text.strip_suffix('\r').unwrap_or(text).to_owned())
+    })
 }
 
 /// Prints a reply as it comes; stops at an interrupt, or when nobody reads any more.
