@@ -388,7 +388,7 @@ pub(crate) struct Convert {
     /// The GGUF file to write
     #[arg(value_name = "DST", value_hint = ValueHint::FilePath)]
     pub(crate) destination: PathBuf,
-    /// Store matrices in this type, such as q8_0, q4_0 or q4_k [default: as they are]
+    /// Store matrices in this type, such as q8_0, q4_0 or q4_k; none keeps them [default: none]
     #[arg(long, value_name = "TYPE")]
     pub(crate) quantize: Option<String>,
     /// Replace a file that is there

@@ -4,6 +4,7 @@ use super::arguments::{Convert, Global, Show};
 use super::progress::Bar;
 use super::values::Bytes;
 use super::{output, registry};
+use crate::catalog::bytes_on_disk;
 use crate::error::{Error, Result};
 use crate::registry::ModelOptions;
 use backplane_plugin_api::capability::ConvertOptions;
@@ -20,7 +21,8 @@ pub(super) fn convert(global: &Global, verb: &Convert) -> Result<ExitCode> {
         ));
     }
     let mut options = ConvertOptions {
-        quantize: verb.quantize.clone(),
+        // As where a model is loaded, `none` keeps what is stored.
+        quantize: verb.quantize.clone().filter(|ty| ty != "none"),
         ..ConvertOptions::default()
     };
     if verb.force {
@@ -30,7 +32,15 @@ pub(super) fn convert(global: &Global, verb: &Convert) -> Result<ExitCode> {
     let backend = pinned(verb.backend.as_ref());
     let converted = registry.convert(&verb.source, &destination, &options, &backend, &mut bar);
     let converted = bar.end(converted)?;
-    let report = &converted.report;
+    let mut report = converted.report;
+    let stored = bytes_on_disk(&converted.path);
+    if options.quantize.is_some() && report.bytes > stored && stored > 0 {
+        report.notes.push(format!(
+            "the file is larger than what it was made of: {} after {}",
+            Bytes(report.bytes),
+            Bytes(stored)
+        ));
+    }
     for note in &report.notes {
         output::notice(global, &output::visible(note));
     }
@@ -80,7 +90,11 @@ pub(super) fn check(global: &Global, verb: &Show) -> Result<ExitCode> {
     match checked.findings.len() {
         0 => Ok(ExitCode::SUCCESS),
         count => Err(Error::ModelUnusable {
-            message: format!("{}: {count} findings", checked.path.display()),
+            message: format!(
+                "{}: {count} finding{}",
+                checked.path.display(),
+                if count == 1 { "" } else { "s" }
+            ),
             action: "get the file again, or choose another model".to_owned(),
             trace: None,
         }),
