@@ -50,7 +50,18 @@ pub fn looks_like(path: &Path) -> bool {
 pub fn open(path: &Path, tokenizer: Vec<(String, OwnedValue)>) -> Result<Weights, ModelError> {
     let checkpoint = Checkpoint::open(path)?;
     let config = Section::open(checkpoint.directory())?;
-    assemble(&checkpoint, config, tokenizer)
+    assemble(&checkpoint, config, tokenizer).map(|(weights, _)| weights)
+}
+
+/// What the hub calls each tensor of a directory: pairs of the name that [`open`] gives it and the hub's. A matrix that is cut in
+/// two has two pairs; what follows from the configuration alone has none.
+///
+/// # Errors
+/// As [`open`].
+pub fn tensor_names(path: &Path) -> Result<Vec<(String, String)>, ModelError> {
+    let checkpoint = Checkpoint::open(path)?;
+    let config = Section::open(checkpoint.directory())?;
+    assemble(&checkpoint, config, Vec::new()).map(|(_, names)| names)
 }
 
 /// What the user of a model from a directory should know: what was left out, and what was not heeded. Empty for other models.
@@ -75,7 +86,7 @@ fn assemble(
     checkpoint: &Checkpoint,
     config: Section,
     tokenizer: Vec<(String, OwnedValue)>,
-) -> Result<Weights, ModelError> {
+) -> Result<(Weights, Vec<(String, String)>), ModelError> {
     let family = family(&config)?;
     let mut plan = Plan::new(family.architecture, checkpoint.tensors().count());
     let config = match family.within {
@@ -95,7 +106,7 @@ fn assemble(
     unheeded::check(&config, family.model_type, &mut plan.notes)?;
 
     let mut assembly = Assembly::new(checkpoint);
-    let stored = tensors::resolve(checkpoint, family, &mut plan, &mut assembly)?;
+    let (stored, names) = tensors::resolve(checkpoint, family, &mut plan, &mut assembly)?;
     let file_type: u32 = match stored {
         Some(TensorType::F16) => 1,
         Some(TensorType::BF16) => 32,
@@ -116,7 +127,7 @@ fn assemble(
     for (key, value) in plan.meta.into_iter().chain(tokenizer) {
         assembly.meta(key, value);
     }
-    Ok(assembly.finish()?)
+    Ok((assembly.finish()?, names))
 }
 
 fn family(config: &Section) -> Result<&'static Family, ModelError> {

@@ -1,14 +1,15 @@
 //! The capability `check/1`: what is wrong with a model's weights.
 
-use crate::backend::located;
+use crate::backend::{located, unusable};
 use crate::engine::cancelled;
 use crate::inspect;
 use crate::open::open_model;
 use crate::vocabulary::Short;
+use backplane_models::hub;
 use backplane_plugin_api::capability::{Check, Finding, Progress};
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::Control;
-use backplane_weights::Tensor;
+use backplane_weights::{Format, Tensor};
 use std::path::Path;
 
 /// Values looked at between two questions to the caller, about: a fraction of a second.
@@ -48,6 +49,18 @@ impl Check for Checker {
                     tensor: info.name.clone(),
                     message,
                 });
+            }
+        }
+        if weights.format() == Format::Safetensors
+            && findings.iter().any(|it| !it.tensor.is_empty())
+        {
+            // By the names that users know.
+            let names = hub::tensor_names(path).map_err(unusable)?;
+            for finding in &mut findings {
+                let found = names.iter().find(|(ours, _)| *ours == finding.tensor);
+                if let Some((_, theirs)) = found {
+                    finding.tensor.clone_from(theirs);
+                }
             }
         }
         progress.on_progress(total, total, "tensors");

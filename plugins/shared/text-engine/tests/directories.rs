@@ -9,7 +9,7 @@ use backplane_plugin_api::sdk::Backend;
 use backplane_plugin_api::types::{Control, Error, ErrorCode, LoadOptions, ModelInfo};
 use backplane_text_engine::TextBackend;
 use backplane_weights::writer::GgufWriter;
-use backplane_weights::{TensorType, Weights};
+use backplane_weights::{Checkpoint, TensorType, Weights};
 use common::*;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -429,6 +429,31 @@ fn numbers_that_are_none_are_found_and_named() {
     let error = generate(&*model, &tokens_request(&[1, 2], greedy(2))).unwrap_err();
     assert!(error.message.contains("nan.gguf"), "{error}");
     assert!(error.action.contains("show --check"), "{error:?}");
+}
+
+#[test]
+fn findings_of_a_directory_have_the_hubs_names() {
+    for (model, tensor) in [
+        ("llama3-gqa", "model.layers.0.self_attn.q_proj.weight"),
+        ("gemma3-text", "model.layers.1.input_layernorm.weight"),
+        ("deepseek-v3", "model.layers.1.self_attn.kv_b_proj.weight"),
+    ] {
+        let folder = copy(model);
+        let path = folder.path().join("model.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let checkpoint = Checkpoint::open(&directory(model)).unwrap();
+        let stored = checkpoint.tensor(tensor).unwrap();
+        let mut places = bytes.windows(stored.data.len());
+        let at = places.position(|window| window == stored.data).unwrap();
+        let size = stored.data.len() / stored.shape.iter().product::<usize>();
+        // No number in F32, F16 and BF16.
+        bytes[at + size - 2..at + size].copy_from_slice(&[0xC0, 0x7F]);
+        std::fs::write(&path, bytes).unwrap();
+        let findings = check(folder.path());
+        assert_eq!(findings.len(), 1, "{findings:?}");
+        assert_eq!(findings[0].tensor, tensor);
+        assert!(findings[0].message.contains("1 NaN"), "{findings:?}");
+    }
 }
 
 #[test]

@@ -53,15 +53,18 @@ struct Resolver<'a> {
     stacked_experts: bool,
     /// Names that are used, as the hub has them.
     used: HashSet<String>,
+    /// The name of each tensor made, and the hub's of what it is made of.
+    names: Vec<(String, String)>,
 }
 
-/// Puts the tensors of a family into an assembly, and notes what is left out. Returns the type that holds most bytes.
+/// Puts the tensors of a family into an assembly, and notes what is left out. Returns the type that holds most bytes, and
+/// for each tensor its name here and the hub's.
 pub(super) fn resolve(
     checkpoint: &Checkpoint,
     family: &Family,
     plan: &mut Plan,
     assembly: &mut Assembly,
-) -> Result<Option<TensorType>, ModelError> {
+) -> Result<(Option<TensorType>, Vec<(String, String)>), ModelError> {
     let has = |prefix: &Prefix| checkpoint.tensor(&prefix.name(EMBEDDING, 0, 0)).is_some();
     let prefix = *PREFIXES
         .iter()
@@ -85,12 +88,20 @@ pub(super) fn resolve(
         fused_gate: any(checkpoint, FUSED_GATE),
         stacked_experts: any(checkpoint, STACKED),
         used: HashSet::new(),
+        names: Vec::new(),
     };
     for row in family.tensors.iter().copied().flatten() {
         resolver.add_all(row, assembly)?;
     }
     resolver.leave_out(plan)?;
-    Ok(resolver.dominant_type())
+    Ok((resolver.dominant_type(), resolver.names))
+}
+
+/// The two parts that [`Take::KeysAndValues`] gives.
+const KEYS_AND_VALUES: [&str; 2] = ["k", "v"];
+
+fn latent_name(layer: u32, part: &str) -> String {
+    format!("blk.{layer}.attn_{part}_b.weight")
 }
 
 /// Whether any layer has a tensor of this kind.
@@ -164,6 +175,12 @@ impl Resolver<'_> {
         let hub = self.prefix.name(row.hub, layer, expert);
         let ours = self.prefix.name(row.ours, layer, expert);
         let tensor = self.require(row, &hub)?;
+        let made = match row.take {
+            Take::KeysAndValues => KEYS_AND_VALUES
+                .map(|part| latent_name(layer, part))
+                .to_vec(),
+            Take::AsStored | Take::PlusOne => vec![ours.clone()],
+        };
         match row.take {
             Take::AsStored => {
                 assembly.map(ours, hub.as_str());
@@ -175,6 +192,8 @@ impl Resolver<'_> {
             }
             Take::KeysAndValues => self.cut(tensor, layer, assembly)?,
         }
+        let names = made.into_iter().map(|name| (name, hub.clone()));
+        self.names.extend(names);
         self.used.insert(hub);
         Ok(())
     }
@@ -239,9 +258,9 @@ impl Resolver<'_> {
             }
             values.extend_from_slice(head_values);
         }
-        let name = |part: &str| format!("blk.{layer}.attn_{part}_b.weight");
-        assembly.own(name("k"), ty, &[heads, rank, plain], keys);
-        assembly.own(name("v"), ty, &[heads, value, rank], values);
+        let [key_name, value_name] = KEYS_AND_VALUES.map(|part| latent_name(layer, part));
+        assembly.own(key_name, ty, &[heads, rank, plain], keys);
+        assembly.own(value_name, ty, &[heads, value, rank], values);
         Ok(())
     }
 
