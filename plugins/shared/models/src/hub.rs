@@ -86,7 +86,7 @@ fn assemble(
     checkpoint: &Checkpoint,
     config: Section,
     tokenizer: Vec<(String, OwnedValue)>,
-) -> Result<(Weights, Vec<(String, String)>), ModelError> {
+) -> Result<(Weights, tensors::Names), ModelError> {
     let family = family(&config)?;
     let mut plan = Plan::new(family.architecture, checkpoint.tensors().count());
     let config = match family.within {

@@ -54,8 +54,11 @@ struct Resolver<'a> {
     /// Names that are used, as the hub has them.
     used: HashSet<String>,
     /// The name of each tensor made, and the hub's of what it is made of.
-    names: Vec<(String, String)>,
+    names: Names,
 }
+
+/// Names of tensors here, each with the hub's.
+pub(super) type Names = Vec<(String, String)>;
 
 /// Puts the tensors of a family into an assembly, and notes what is left out. Returns the type that holds most bytes, and
 /// for each tensor its name here and the hub's.
@@ -64,7 +67,7 @@ pub(super) fn resolve(
     family: &Family,
     plan: &mut Plan,
     assembly: &mut Assembly,
-) -> Result<(Option<TensorType>, Vec<(String, String)>), ModelError> {
+) -> Result<(Option<TensorType>, Names), ModelError> {
     let has = |prefix: &Prefix| checkpoint.tensor(&prefix.name(EMBEDDING, 0, 0)).is_some();
     let prefix = *PREFIXES
         .iter()
