@@ -131,7 +131,7 @@ fn no_backend_is_3_and_no_model_is_4() {
         root.path(),
         "run M p",
         expect![
-            "3 error: no backend is available: not installed: metal, rocm, llama_cpp (see `backplane plugins explain`; manifest: ROOT/plugins.toml (BACKPLANE_MANIFEST))"
+            "3 error: no backend is available: not installed: metal, rocm, cuda, sycl, llama_cpp (see `backplane plugins explain`; manifest: ROOT/plugins.toml (BACKPLANE_MANIFEST))"
         ],
     );
     refused(

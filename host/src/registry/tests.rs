@@ -422,7 +422,7 @@ fn other_formats_and_no_backend_at_all() {
     assert!(
         error
             .line()
-            .contains("not installed: metal, rocm, llama_cpp"),
+            .contains("not installed: metal, rocm, cuda, sycl, llama_cpp"),
         "{}",
         error.line()
     );

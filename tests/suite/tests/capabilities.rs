@@ -315,6 +315,32 @@ fn attention_is_written_as_safetensors() {
 }
 
 #[test]
+fn the_model_itself_is_never_replaced() {
+    let home = home();
+    std::fs::copy(tiny(LLAMA), home.path().join("m.gguf")).expect("a copy");
+    std::fs::create_dir(home.path().join("hub")).expect("a folder");
+    let source = PathBuf::from(tiny("qwen3-qknorm"));
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let to = home.path().join("hub").join(name);
+        std::fs::copy(source.join(name), to).expect("a copy");
+    }
+    for (model, file) in [
+        ("m.gguf", "m.gguf"),
+        ("hub", "hub/config.json"),
+        ("hub", "hub/model.safetensors"),
+    ] {
+        let before = std::fs::read(home.path().join(file)).expect("a file");
+        let inspect = ["inspect-attention", model, "--tokens", "1,2"];
+        let inspect = [&inspect[..], &["--out", file, "--force"]].concat();
+        refused(home.path(), &inspect, 2, &[file, "the model itself"]);
+        let convert = ["convert", model, file, "--force"];
+        refused(home.path(), &convert, 2, &[file, "the model itself"]);
+        let after = std::fs::read(home.path().join(file)).expect("a file");
+        assert_eq!(after, before, "{file}");
+    }
+}
+
+#[test]
 fn places_where_nothing_can_be_written_are_refused_before_anything_is_computed() {
     let home = home();
     let model = tiny(LLAMA);
