@@ -129,6 +129,7 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
     let state = model.inspect_attention(&request, &mut bar);
     let state = bar.end(state)?;
     let info = model.info();
+    let pairs = info.details.iter().find(|(name, _)| name == "rope_pairs");
     destination.write(
         &state,
         json!({
@@ -137,6 +138,7 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
             "architecture": info.architecture,
             "backend": model.backend(),
             "layout": "[heads, positions, head_dim]",
+            "rope_pairs": pairs.map_or("", |(_, pairs)| pairs),
         }),
     )?;
     let layers = state.layers.len();
