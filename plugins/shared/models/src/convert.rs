@@ -1,4 +1,4 @@
-//! Models into GGUF files, as llama.cpp reads them: from GGUF, or from what [`hub`](crate::hub) assembled.
+//! Models into GGUF files, as llama.cpp reads them: from GGUF, or from what [`hub`] assembled.
 //!
 //! [`convert`] restores the conventions of GGUF that an assembled model says it doesn't follow: rotated pairs side by side,
 //! experts in one stack, queries, keys and values apart, vectors and routers in F32. Keys that begin with `backplane.` are
