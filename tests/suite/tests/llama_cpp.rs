@@ -150,7 +150,7 @@ fn it_gives_what_the_server_gives() {
     assert_eq!(found[..8], expected[..8]);
     for (step, first) in case["first8"].as_array().expect("steps").iter().enumerate() {
         let expected = first["logprob"].as_f64().expect("a number");
-        let found = reply["logprobs"][step][0]["logprob"]
+        let found = reply["logprobs"][step]["logprob"]
             .as_f64()
             .expect("a number");
         assert!(

@@ -107,7 +107,10 @@ pub(super) fn check(
     model_type: &str,
     notes: &mut Vec<String>,
 ) -> Result<(), ModelError> {
-    for (key, value) in section.unasked() {
+    // By name: the order in which a map gives them depends on who else uses the JSON library.
+    let mut unasked = section.unasked();
+    unasked.sort_by_key(|(key, _)| *key);
+    for (key, value) in unasked {
         if key == "auto_map" {
             notes.push("config.json: key auto_map: code beside the weights is never run".into());
         } else if let Some((_, neutral)) = CHANGING.iter().find(|(name, _)| *name == key) {
