@@ -415,7 +415,7 @@ fn split_matrices_are_joined_where_llama_cpp_wants_one() {
         tensor.bytes = vec![0; 4 * 128 * 64];
         tensor.dtype = "F32".into();
     });
-    refused(
+    refusals::refused(
         &uneven.open().unwrap(),
         ConvertOptions::default(),
         "tensor blk.1.ffn_up.weight: found [128, 64] in F32, expected rows as of blk.1.ffn_gate.weight, [128, 64] in BF16",

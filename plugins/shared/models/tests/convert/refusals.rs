@@ -4,7 +4,7 @@ use super::*;
 
 /// What a conversion refuses, in one line; nothing must remain of it.
 #[track_caller]
-fn refused(weights: &Weights, options: ConvertOptions, part: &str) {
+pub(super) fn refused(weights: &Weights, options: ConvertOptions, part: &str) {
     let folder = tempfile::tempdir().unwrap();
     let error = try_convert(weights, &folder.path().join("model.gguf"), options).unwrap_err();
     let line = error.to_string();
