@@ -50,6 +50,24 @@ pub(crate) fn inspect(path: &Path) -> Result<Option<ModelInfo>> {
     }
 }
 
+/// Ids of control and unknown tokens, sorted: those that a text is written without. Empty where the file does not tell.
+pub(crate) fn special_tokens(path: &Path) -> Vec<u32> {
+    const SPECIAL: [i32; 2] = [2, 3];
+    let metadata = Metadata::open(path).ok();
+    let kinds = metadata.and_then(|metadata| {
+        metadata
+            .array("tokenizer.ggml.token_type")
+            .ok()??
+            .i32s()
+            .ok()
+    });
+    let kinds = kinds.into_iter().flatten().zip(0u32..);
+    kinds
+        .filter(|(kind, _)| SPECIAL.contains(kind))
+        .map(|(_, id)| id)
+        .collect()
+}
+
 fn from_metadata(path: &Path, metadata: &Metadata) -> ModelInfo {
     let text = |key: &str| metadata.str(key).ok().flatten().map(str::to_owned);
     let architecture = text("general.architecture").unwrap_or_default();

@@ -29,6 +29,8 @@ pub(crate) struct Model {
     options: Options,
     /// Beginning-of-sequence token, where the server puts one before a text.
     bos: Option<u32>,
+    /// Tokens that a text is written without, sorted.
+    special: Vec<u32>,
     running: Mutex<Running>,
     closed: AtomicBool,
     counters: Counters,
@@ -69,11 +71,13 @@ impl Model {
         }
         info.details
             .push(("process".into(), server.id().to_string()));
+        let special = crate::describe::special_tokens(&info.path);
         let mut model = Self {
             backend,
             info,
             options,
             bos: None,
+            special,
             running: Mutex::new(Running {
                 server: Arc::new(server),
                 restarts: 0,
@@ -656,14 +660,8 @@ impl TextModel for Model {
             let message = format!("token {token} is outside the vocabulary of {vocabulary}");
             return Err(Error::invalid_field("tokens", message));
         }
-        let ids: Vec<u32> = match self.bos.filter(|_| !special) {
-            Some(bos) => tokens
-                .iter()
-                .copied()
-                .skip_while(|&token| token == bos)
-                .collect(),
-            None => tokens.to_vec(),
-        };
+        let written = |token: &u32| special || self.special.binary_search(token).is_err();
+        let ids: Vec<u32> = tokens.iter().copied().filter(written).collect();
         let text = self.call(&|| false, |client, stop| {
             native::detokenize(client, &ids, stop)
         })?;
@@ -673,7 +671,13 @@ impl TextModel for Model {
     fn metrics(&self) -> Metrics {
         let counters = &self.counters;
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let restarts = f64::from(self.running().restarts);
+        let running = self.running();
+        let restarts = f64::from(running.restarts);
+        // Of the process that the engine really runs in: not the host's, nor the worker's.
+        let peak = running
+            .server
+            .peak_memory()
+            .map(|bytes| ("process_peak_memory_bytes", bytes as f64));
         [
             ("requests_total", of(&counters.requests)),
             ("requests_failed_total", of(&counters.failed)),
@@ -684,6 +688,7 @@ impl TextModel for Model {
             ("server_restarts_total", restarts),
         ]
         .into_iter()
+        .chain(peak)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }

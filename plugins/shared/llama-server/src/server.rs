@@ -158,6 +158,16 @@ impl Server {
         self.child.id()
     }
 
+    /// Most memory that it has held at once, in bytes, mapped files included; `None` where the system does not tell.
+    pub fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+        kib.checked_mul(1024)
+    }
+
     /// How it ended and what it said; `None` while it runs. Waits for at most `limit`.
     pub fn ended_within(&self, limit: Duration) -> Option<String> {
         let how = self.child.ended_within(limit)?;

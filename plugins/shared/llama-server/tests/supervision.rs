@@ -224,6 +224,17 @@ fn process(model: &dyn TextModel) -> String {
 #[test]
 fn a_crash_in_mid_reply_is_an_error_of_that_reply_only() {
     let model = load(512);
+    let peak = model.metrics()["process_peak_memory_bytes"];
+    assert!(
+        peak > 32e6,
+        "the server's own, with a model of 98 MB: {peak}"
+    );
+    // <|im_start|> and <|im_end|> around a word.
+    assert_eq!(model.detokenize(&[1, 7042, 2], false).unwrap(), b" Paris");
+    assert_eq!(
+        model.detokenize(&[1, 7042, 2], true).unwrap(),
+        b"<|im_start|> Paris<|im_end|>"
+    );
     let pid = process(&*model);
     let mut tokens = 0;
     let result = model.generate(&request("Once upon a time", None), &mut |event: Event<
