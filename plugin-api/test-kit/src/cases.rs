@@ -11,10 +11,24 @@ use crate::Case;
 macro_rules! table {
     ($($group:ident :: $name:ident: $about:literal,)*) => {
         pub(crate) fn all() -> Vec<Case> {
-            vec![$(Case { name: stringify!($name), about: $about, check: $group::$name },)*]
+            vec![$(Case {
+                name: stringify!($name),
+                about: $about,
+                needs_model: !WITHOUT_MODEL.contains(&stringify!($name)),
+                check: $group::$name,
+            },)*]
         }
     };
 }
+
+/// The cases that are about a backend alone.
+const WITHOUT_MODEL: &[&str] = &[
+    "probe_answers",
+    "names_itself",
+    "devices_have_identity",
+    "inspect_leaves_others",
+    "load_refuses_missing_file",
+];
 
 table! {
     backend::probe_answers: "the probe says available within a second or so, in one line",

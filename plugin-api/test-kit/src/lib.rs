@@ -51,6 +51,8 @@ pub struct Case {
     pub name: &'static str,
     /// The property, in one line.
     pub about: &'static str,
+    /// Whether it is about a model; the others are about the backend alone.
+    pub needs_model: bool,
     check: fn(&Bench) -> Verdict,
 }
 
@@ -59,6 +61,7 @@ impl fmt::Debug for Case {
         f.debug_struct("Case")
             .field("name", &self.name)
             .field("about", &self.about)
+            .field("needs_model", &self.needs_model)
             .finish_non_exhaustive()
     }
 }
@@ -155,11 +158,7 @@ pub fn cases() -> Vec<Case> {
 
 /// Runs every case that the options let through against a backend and a model of its.
 pub fn run(backend: &Arc<dyn Backend>, model: &Path, options: &Options) -> Report {
-    let bench = Arc::new(Bench::new(
-        backend.clone(),
-        model.to_owned(),
-        options.clone(),
-    ));
+    let suite = Suite::new(backend.clone(), Some(model), options.clone());
     let results = cases()
         .into_iter()
         .filter(|case| {
@@ -168,7 +167,7 @@ pub fn run(backend: &Arc<dyn Backend>, model: &Path, options: &Options) -> Repor
                 .as_ref()
                 .is_none_or(|part| case.name.contains(part.as_str()))
         })
-        .map(|case| run_case(case, &bench))
+        .map(|case| suite.run(case))
         .collect();
     let text = |call: &dyn Fn() -> String| {
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| "?".to_owned())
@@ -178,6 +177,47 @@ pub fn run(backend: &Arc<dyn Backend>, model: &Path, options: &Options) -> Repor
         version: text(&|| backend.version()),
         model: model.display().to_string(),
         results,
+    }
+}
+
+/// Runs cases one by one, for who wants to tell of each as it ends, or has no model. The model is loaded by the first case
+/// that needs it, and kept for the others.
+#[derive(Clone)]
+pub struct Suite {
+    bench: Arc<Bench>,
+    has_model: bool,
+}
+
+impl fmt::Debug for Suite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Suite")
+            .field("model", &self.bench.path)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Suite {
+    /// The suite over a backend and, where there is one, a model of its.
+    pub fn new(backend: Arc<dyn Backend>, model: Option<&Path>, options: Options) -> Self {
+        let path = model.map(Path::to_path_buf).unwrap_or_default();
+        Self {
+            bench: Arc::new(Bench::new(backend, path, options)),
+            has_model: model.is_some(),
+        }
+    }
+
+    /// Runs a case. One that needs a model is not applicable where there is none; one that takes too long has failed, and
+    /// its thread goes on.
+    pub fn run(&self, case: Case) -> CaseResult {
+        if case.needs_model && !self.has_model {
+            return CaseResult {
+                name: case.name,
+                about: case.about,
+                outcome: Outcome::NotApplicable("it needs a model".to_owned()),
+                seconds: 0.0,
+            };
+        }
+        run_case(case, &self.bench)
     }
 }
 
