@@ -138,6 +138,11 @@ impl Model {
         let path = self.info.path.display();
         match error {
             HttpError::Stopped => Error::new(ErrorCode::Internal, "stopped before an answer"),
+            HttpError::Tls(cause) => Error::new(ErrorCode::Device, format!("{path}: {cause}")),
+            error @ HttpError::TimedOut(_) => Error::new(
+                ErrorCode::Device,
+                format!("{path}: llama-server gave {error}"),
+            ),
             HttpError::Connection(cause) => match server.ended_within(CRASH_SEEN_WITHIN) {
                 Some(how) => Error::new(ErrorCode::Device, format!("{path}: {how}"))
                     .with_action("send the request again: the server is started anew"),
@@ -151,6 +156,7 @@ impl Model {
                 status,
                 kind,
                 message,
+                ..
             } => {
                 let code = match (status, &*kind) {
                     (_, "exceed_context_size_error") => ErrorCode::ContextOverflow,

@@ -164,7 +164,7 @@ fn sampling(sampling: &Sampling, vocabulary: u64) -> Result<Map<String, Value>> 
 }
 
 /// A seed that the server takes as it is, from the randomness that the standard library keeps for its hash maps.
-pub(crate) fn fresh_seed() -> u64 {
+pub fn fresh_seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     std::hash::RandomState::new().build_hasher().finish() % u64::from(u32::MAX)
 }

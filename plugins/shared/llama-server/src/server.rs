@@ -247,10 +247,10 @@ fn wait_until_ready(child: &Child, client: &Client, limit: Duration) -> Result<(
             over() || child.ended_within(Duration::ZERO).is_some()
         }) {
             Ok(_) => return Ok(()),
-            Err(HttpError::Refused { .. } | HttpError::Connection(_) | HttpError::Stopped) => {}
             Err(error @ HttpError::Answer(_)) => {
                 return Err(StartError::Strange(error.to_string()));
             }
+            Err(_) => {}
         }
         if over() {
             let line = child.telling_line();

@@ -2,13 +2,15 @@
 
 /// Holds text back as long as it may be the beginning of a stop string.
 #[derive(Debug, Default)]
-pub(crate) struct Stops {
+pub struct Stops {
     stops: Vec<String>,
     held: String,
 }
 
 impl Stops {
-    pub(crate) fn new(stops: Vec<String>) -> Self {
+    /// Looks for these; none of them may be empty.
+    #[must_use]
+    pub fn new(stops: Vec<String>) -> Self {
         Self {
             stops,
             held: String::new(),
@@ -17,7 +19,7 @@ impl Stops {
 
     /// Takes text; gives what is certain now, and the stop string that was found. Of several that are complete, that which
     /// begins first, then the longest.
-    pub(crate) fn push(&mut self, text: &str) -> (String, Option<String>) {
+    pub fn push(&mut self, text: &str) -> (String, Option<String>) {
         self.held.push_str(text);
         let found = self
             .stops
@@ -44,7 +46,7 @@ impl Stops {
     }
 
     /// What was held back, at the end.
-    pub(crate) fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }
