@@ -175,6 +175,7 @@
 #![allow(non_local_definitions, unused_braces)]
 
 pub mod abi;
+mod batch;
 pub mod c;
 pub mod capability;
 mod convert;

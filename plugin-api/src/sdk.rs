@@ -12,6 +12,8 @@ use crate::types::{
 use std::path::Path;
 use std::sync::Arc;
 
+pub use crate::batch::side_by_side;
+
 /// Result of a call across the contract.
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -347,12 +347,22 @@ pub struct ClassifyRequest {
 /// A token with its log probability (natural logarithm, over the whole vocabulary, before sampling changes it).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprob {
-    /// Token id.
+    /// Token id; [`TokenLogprob::UNKNOWN`] where the engine can't know it.
     pub token: u32,
     /// Its text, lossy where the token is part of a character.
     pub text: String,
     /// Natural logarithm of the probability.
     pub logprob: f32,
+}
+
+impl TokenLogprob {
+    /// Stands for the id of a token whose id the engine can't know, as no vocabulary has it. Since 1.1.
+    pub const UNKNOWN: u32 = u32::MAX;
+
+    /// The token's id; `None` where the engine can't know it.
+    pub fn id(&self) -> Option<u32> {
+        (self.token != Self::UNKNOWN).then_some(self.token)
+    }
 }
 
 /// The answer for one prompt of a [`ClassifyRequest`].

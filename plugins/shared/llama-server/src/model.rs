@@ -6,7 +6,7 @@ use crate::native::{self, Chunk, End};
 use crate::request;
 use crate::server::{Options, Server};
 use crate::stops::Stops;
-use backplane_plugin_api::sdk::{BatchSink, Result, Sink, TextModel};
+use backplane_plugin_api::sdk::{BatchSink, Result, Sink, TextModel, side_by_side};
 use backplane_plugin_api::types::{
     ChatRequest, Classification, ClassifyRequest, Completion, Control, Error, ErrorCode, Event,
     FinishReason, GenerateOptions, GenerateRequest, Metrics, ModelInfo, Prompt, TokenLogprob,
@@ -537,24 +537,6 @@ impl Heard {
     }
 }
 
-/// One request of a batch, as a sink of its own.
-struct OneOf<'a, 'b> {
-    index: usize,
-    sink: &'a Mutex<&'b mut dyn BatchSink>,
-}
-
-impl Sink for OneOf<'_, '_> {
-    fn on_event(&mut self, event: Event<'_>) -> Control {
-        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        sink.on_event(self.index, event)
-    }
-
-    fn should_stop(&self) -> bool {
-        let sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        sink.should_stop(self.index)
-    }
-}
-
 impl TextModel for Model {
     fn info(&self) -> ModelInfo {
         self.info.clone()
@@ -632,23 +614,7 @@ impl TextModel for Model {
         requests: &[GenerateRequest],
         sink: &mut dyn BatchSink,
     ) -> Result<Vec<Result<Completion>>> {
-        let sink = Mutex::new(sink);
-        let (sink, crashed) = (&sink, || {
-            Error::new(ErrorCode::Panicked, "a request of the batch panicked")
-        });
-        Ok(std::thread::scope(|scope| {
-            let threads: Vec<_> = requests
-                .iter()
-                .enumerate()
-                .map(|(index, request)| {
-                    scope.spawn(move || self.generate(request, &mut OneOf { index, sink }))
-                })
-                .collect();
-            let join = |thread: std::thread::ScopedJoinHandle<'_, _>| {
-                thread.join().unwrap_or_else(|_| Err(crashed()))
-            };
-            threads.into_iter().map(join).collect()
-        }))
+        side_by_side(self, requests, sink)
     }
 
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
