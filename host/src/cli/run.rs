@@ -8,6 +8,7 @@ use crate::registry::{Model, Reply};
 use backplane_plugin_api::sdk::Sink;
 use backplane_plugin_api::types::{
     ChatMessage, ChatRequest, Completion, Control, Event, FinishReason, GenerateRequest, Prompt,
+    TokenLogprob,
 };
 use serde_json::{Value, json};
 use std::io::{IsTerminal, Read, Write};
@@ -223,22 +224,28 @@ fn as_json(model: &Model, reply: &Reply) -> Value {
             .iter()
             .filter_map(|token| {
                 let (chosen, top) = token.split_first()?;
-                Some(json!({ "token": chosen.token, "text": chosen.text, "logprob": chosen.logprob, "top": top }))
+                Some(json!({ "token": chosen.id(), "text": chosen.text, "logprob": chosen.logprob, "top": likeliest(top) }))
             })
             .collect();
     }
     answer
 }
 
+/// Tokens with their probabilities; an id that the engine can't know is null.
+pub(super) fn likeliest(top: &[TokenLogprob]) -> Value {
+    let one = |token: &TokenLogprob| json!({ "token": token.id(), "text": token.text, "logprob": token.logprob });
+    top.iter().map(one).collect()
+}
+
 fn logprobs_table(reply: &Reply) -> String {
-    let row = |token: &Vec<backplane_plugin_api::types::TokenLogprob>| {
+    let row = |token: &Vec<TokenLogprob>| {
         let (chosen, top) = token.split_first()?;
         let others: Vec<String> = top
             .iter()
             .map(|other| format!("{:?} {:.3}", other.text, other.logprob))
             .collect();
         Some(vec![
-            chosen.token.to_string(),
+            chosen.id().map_or("-".to_owned(), |id| id.to_string()),
             format!("{:?}", chosen.text),
             format!("{:.3}", chosen.logprob),
             others.join("  "),

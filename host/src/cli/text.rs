@@ -1,7 +1,7 @@
 //! `classify`, `tokenize`, `detokenize`: texts and tokens in, numbers out.
 
 use super::arguments::{Classify, Detokenize, Global, Tokenize};
-use super::run::text_of;
+use super::run::{likeliest, text_of};
 use super::values::Tokens;
 use super::{output, registry};
 use crate::error::{Error, Result};
@@ -42,7 +42,7 @@ pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
                         .map(|token| {
                             let logprob = format!("{:.4}", token.logprob);
                             vec![
-                                token.token.to_string(),
+                                token.id().map_or("-".to_owned(), |id| id.to_string()),
                                 format!("{:?}", token.text),
                                 logprob,
                                 format!("{:.2} %", token.logprob.exp() * 100.0),
@@ -51,7 +51,7 @@ pub(super) fn classify(global: &Global, verb: &Classify) -> Result<ExitCode> {
                         .collect(),
                 ));
                 let mut result =
-                    json!({ "prompt_tokens": answer.prompt_tokens, "top": answer.top });
+                    json!({ "prompt_tokens": answer.prompt_tokens, "top": likeliest(&answer.top) });
                 if let Some(logits) = answer.logits {
                     result["logits"] = json!(logits);
                 }

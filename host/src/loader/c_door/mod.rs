@@ -13,14 +13,14 @@ use self::lend::{Lent, LentChat, LentOptions, LentPrompt, LentSink};
 use backplane_plugin_api::abi::codes;
 use backplane_plugin_api::c::{self, Api, Text};
 use backplane_plugin_api::{
-    Backend, BatchSink, ChatRequest, Classification, ClassifyRequest, Completion, Context, Control,
-    DeviceInfo, Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest,
-    LoadOptions, Metrics, ModelInfo, Prompt, Result, Sink, TextModel, Verdict, VerdictState,
+    Backend, BatchSink, ChatRequest, Classification, ClassifyRequest, Completion, Context,
+    DeviceInfo, Error, ErrorCode, FinishReason, GenerateOptions, GenerateRequest, LoadOptions,
+    Metrics, ModelInfo, Prompt, Result, Sink, TextModel, Verdict, VerdictState,
 };
 use std::ffi::c_void;
 use std::path::Path;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Calls a function of the table, which `Door::enter` found to be there.
 macro_rules! call {
@@ -385,24 +385,6 @@ impl CModel {
     }
 }
 
-/// One request of a batch, as a sink of its own.
-struct OneOf<'a, 'b> {
-    index: usize,
-    sink: &'a Mutex<&'b mut dyn BatchSink>,
-}
-
-impl Sink for OneOf<'_, '_> {
-    fn on_event(&mut self, event: Event<'_>) -> Control {
-        let mut sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        sink.on_event(self.index, event)
-    }
-
-    fn should_stop(&self) -> bool {
-        let sink = self.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        sink.should_stop(self.index)
-    }
-}
-
 impl TextModel for CModel {
     fn info(&self) -> ModelInfo {
         let told: Result<Option<ModelInfo>> = self.door.told(|to| {
@@ -508,21 +490,7 @@ impl TextModel for CModel {
         requests: &[GenerateRequest],
         sink: &mut dyn BatchSink,
     ) -> Result<Vec<Result<Completion>>> {
-        let sink = &Mutex::new(sink);
-        Ok(std::thread::scope(|scope| {
-            let threads: Vec<_> = requests
-                .iter()
-                .enumerate()
-                .map(|(index, request)| {
-                    scope.spawn(move || self.generate(request, &mut OneOf { index, sink }))
-                })
-                .collect();
-            let panicked = || Error::new(ErrorCode::Panicked, "a request of the batch panicked");
-            let join = |thread: std::thread::ScopedJoinHandle<'_, Result<Completion>>| {
-                thread.join().unwrap_or_else(|_| Err(panicked()))
-            };
-            threads.into_iter().map(join).collect()
-        }))
+        backplane_plugin_api::sdk::side_by_side(self, requests, sink)
     }
 
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
