@@ -8,6 +8,7 @@ use backplane_cpu_device::CpuDevice;
 use backplane_program::{CacheType, Device, Limits, Op, SequenceStep, Step, StepOutput};
 use backplane_weights::Weights;
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 const PROMPT: usize = 512;
@@ -88,7 +89,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{executable_name}, cache {cache_type}: {path}");
     println!("weights read a token: {:.1} MiB {types:?}", mib(bytes));
     println!("prefill {PROMPT}: {prefill:.0} tokens/s");
-    let buffer = vec![1u64; bytes / 8];
+    let mut go = |_, _| ControlFlow::Continue(());
+    let peaks = device.peaks(threads, bytes as u64, &mut go)?;
+    let bandwidth = peaks.ok_or("nobody stops it")?.read_bytes_per_s;
     let mut starts = vec![0, PROMPT];
     if context > PROMPT {
         starts.push(context);
@@ -98,8 +101,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for past in (PROMPT..first).step_by(PROMPT) {
             run(&prompt[..PROMPT.min(first - past)], past)?;
         }
-        // The fastest of several spans, for memory and decode alike: others use the machine too.
-        let (mut bandwidth, mut decode) = (0f64, 0f64);
+        // The fastest of several spans: others use the machine too.
+        let mut decode = 0f64;
         let span = tokens.div_ceil(8).max(1);
         let mut done = 0;
         while done < tokens {
@@ -110,7 +113,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 done += 1;
             }
             decode = decode.max(count as f64 / start.elapsed().as_secs_f64());
-            bandwidth = bandwidth.max(read(&buffer, threads));
         }
         let cache = cache_bytes * (first + tokens / 2);
         let used = decode * (bytes + cache) as f64;
@@ -127,35 +129,4 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
 fn mib(bytes: usize) -> f64 {
     bytes as f64 / f64::from(1 << 20)
-}
-
-/// Bytes per second at which `threads` threads sum up a buffer, the best of three.
-fn read(buffer: &[u64], threads: usize) -> f64 {
-    let mut best = 0f64;
-    for _ in 0..3 {
-        let start = Instant::now();
-        let sum: u64 = std::thread::scope(|scope| {
-            let parts = buffer.chunks(buffer.len().div_ceil(threads));
-            let sums: Vec<_> = parts.map(|part| scope.spawn(move || sum(part))).collect();
-            sums.into_iter().map(|sum| sum.join().unwrap_or(0)).sum()
-        });
-        let seconds = start.elapsed().as_secs_f64();
-        std::hint::black_box(sum);
-        best = best.max(size_of_val(buffer) as f64 / seconds);
-    }
-    best
-}
-
-fn sum(part: &[u64]) -> u64 {
-    let mut lanes = [0u64; 32];
-    let mut chunks = part.chunks_exact(32);
-    for chunk in &mut chunks {
-        for (lane, value) in lanes.iter_mut().zip(chunk) {
-            *lane = lane.wrapping_add(*value);
-        }
-    }
-    lanes
-        .iter()
-        .chain(chunks.remainder())
-        .fold(0, |a, b| a.wrapping_add(*b))
 }

@@ -13,6 +13,10 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     *floats = halves.map(|half| half::f16::from_bits(half).to_f32_const());
 }
 
+/// Asks for memory that will be read soon: nothing, where no instruction is known for it.
+#[inline(always)]
+pub(crate) fn ask<T>(_at: *const T) {}
+
 /// Multiply-adds of one step of [`dots`].
 pub(crate) fn dots_per_step(_isa: Isa) -> u64 {
     crate::peaks::PLAIN_DOTS as u64

@@ -38,6 +38,17 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     }
 }
 
+/// Asks for two lines of memory (128 bytes) that will be read soon. Never faults, whatever the address.
+#[inline(always)]
+pub(crate) fn ask<T>(at: *const T) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: every x86-64 processor can, and the address need not be one of ours.
+    unsafe {
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+        _mm_prefetch::<_MM_HINT_T0>(at.cast::<i8>().wrapping_add(64));
+    }
+}
+
 /// Accumulators of [`dots`]: enough to hide the latency of an instruction behind the others.
 const SUMS: usize = 12;
 

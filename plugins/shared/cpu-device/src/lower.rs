@@ -225,9 +225,13 @@ impl Arena {
     }
 }
 
-/// Bytes of weights that a thread takes at a time: small enough to share out evenly and to stay in the cache while a batch
-/// passes over them, large enough for taking to cost nothing.
-const CHUNK_BYTES: usize = 16 << 10;
+/// Bytes of weights that a thread takes at a time, at least and at most: large enough to be read in several places far from each
+/// other, small enough to stay in the cache while a batch passes over them.
+const CHUNK_BYTES: [usize; 2] = [16 << 10, 256 << 10];
+/// Chunks for each thread, where that leaves them large enough: threads are not equally fast.
+const CHUNKS_EACH: usize = 4;
+/// Rows of a chunk are a multiple of this.
+const CHUNK_ROWS: usize = 32;
 /// Most chunks of one kernel, where that makes them larger.
 const MOST_CHUNKS: usize = 1024;
 
@@ -236,6 +240,7 @@ pub(crate) fn lower(
     program: &Program,
     plan: &Plan,
     weights: &Weights,
+    threads: usize,
 ) -> Result<Vec<Kernel>, DeviceError> {
     let mut kernels = vec![];
     for op in &program.ops {
@@ -355,10 +360,12 @@ pub(crate) fn lower(
                 let heads = program.weights[weight.0].shape[0];
                 let matrix = Matrix::new(program, weights, weight)?;
                 let of_one = [(matrix.rows / heads, matrix.row_bytes)];
+                // Heads are shared out, too.
+                let threads = threads.div_ceil(heads);
                 Kernel::HeadLinear(HeadLinear {
                     x,
                     heads,
-                    chunks: chunks(&of_one, MOST_CHUNKS / heads),
+                    chunks: chunks(&of_one, threads, MOST_CHUNKS / heads),
                     matrix,
                     out,
                 })
@@ -400,7 +407,7 @@ pub(crate) fn lower(
                     inner: program.weights[experts[0].gate.0].shape[0],
                     experts: experts
                         .iter()
-                        .map(|matrices| expert(program, weights, matrices))
+                        .map(|matrices| expert(program, weights, matrices, threads))
                         .collect::<Result<_, _>>()?,
                     activation,
                     out,
@@ -412,7 +419,7 @@ pub(crate) fn lower(
     for kernel in &mut kernels {
         if let Kernel::Linears(linears) = kernel {
             let sizes = linears.parts.iter().map(|part| part.matrix.size());
-            linears.chunks = chunks(&sizes.collect::<Vec<_>>(), MOST_CHUNKS);
+            linears.chunks = chunks(&sizes.collect::<Vec<_>>(), threads, MOST_CHUNKS);
         }
     }
     Ok(kernels)
@@ -422,26 +429,28 @@ fn expert(
     program: &Program,
     weights: &Weights,
     expert: &backplane_program::Expert,
+    threads: usize,
 ) -> Result<Expert, DeviceError> {
     let matrix = |id| Matrix::new(program, weights, id);
     let first = [matrix(expert.gate)?, matrix(expert.up)?];
     let down = matrix(expert.down)?;
     Ok(Expert {
-        first_chunks: chunks(&[first[0].size(), first[1].size()], MOST_CHUNKS),
-        down_chunks: chunks(&[down.size()], MOST_CHUNKS),
+        first_chunks: chunks(&[first[0].size(), first[1].size()], threads, MOST_CHUNKS),
+        down_chunks: chunks(&[down.size()], threads, MOST_CHUNKS),
         first,
         down,
     })
 }
 
-/// Cuts matrices, given as rows and bytes a row, into about `most` chunks at most.
-fn chunks(matrices: &[(usize, usize)], most: usize) -> Vec<Chunk> {
+/// Cuts matrices, given as rows and bytes a row, into pieces for so many threads: about `most` at most.
+fn chunks(matrices: &[(usize, usize)], threads: usize, most: usize) -> Vec<Chunk> {
     let total: usize = matrices.iter().map(|(rows, bytes)| rows * bytes).sum();
-    let bytes = CHUNK_BYTES.max(total / most.max(1));
+    let [least, largest] = CHUNK_BYTES;
+    let even = total / (CHUNKS_EACH * threads.max(1));
+    let bytes = even.clamp(least, largest).max(total / most.max(1));
     let mut chunks = vec![];
     for (part, (all, row_bytes)) in matrices.iter().enumerate() {
-        // A multiple of four, the most rows a kernel takes at once.
-        let most = (bytes / row_bytes).next_multiple_of(4).max(4);
+        let most = (bytes / row_bytes).max(1).next_multiple_of(CHUNK_ROWS);
         let pieces = (0..*all).step_by(most);
         chunks.extend(pieces.map(|row| Chunk {
             part,

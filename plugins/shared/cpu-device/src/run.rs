@@ -79,7 +79,7 @@ impl CpuExecutable {
         };
         let arena = Arena::new(program, &plan, limits.max_step_tokens, limits.max_wanted)
             .ok_or_else(too_large)?;
-        let kernels = lower(program, &plan, weights)?;
+        let kernels = lower(program, &plan, weights, threads)?;
         let rows = |value: ValueId| match program.values[value.0].rows {
             Rows::Tokens => limits.max_step_tokens,
             Rows::Wanted => limits.max_wanted,

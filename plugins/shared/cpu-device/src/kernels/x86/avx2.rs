@@ -7,6 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::{Operand, Tile};
+use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::{Group32, Group256};
 use std::arch::x86_64::*;
@@ -31,7 +32,7 @@ fn total(v: __m256) -> f32 {
 }
 
 /// Runs `$block::<$w, R, T>` over the rows and tokens of a tile: four tokens and two rows at once while there are as many,
-/// then one token and four rows.
+/// then one token and four rows far from each other.
 macro_rules! matmul {
     ($name:ident, $block:ident, $weights:ty, $operand:ident) => {
         /// The kernel of a storage type.
@@ -50,15 +51,29 @@ macro_rules! matmul {
                 let weights = |row: usize| tile.weights[row * bytes..].as_ptr();
                 let mut row = 0;
                 macro_rules! pass {
+                    // Rows that are neighbours.
                     ($r:literal, $t:literal) => {
                         while rows - row >= $r {
-                            // SAFETY: rows `row .. row + R` and tokens `token .. token + T` lie in the tile, whose sizes
-                            // `Tile::new` has checked, and the results' places are the tile's own.
-                            unsafe {
-                                let out = tile.out.start.add(token * tile.out.stride + row);
-                                $block::<$weights, $r, $t>(weights(row), bytes, tile.cols, x, x_len, out, tile.out.stride);
-                            }
+                            pass!($r, $t, row, 1);
                             row += $r;
+                        }
+                    };
+                    // Rows `$apart` from each other: memory gives more when it is read in several places at once.
+                    ($r:literal, $t:literal, $apart:expr) => {
+                        let apart = $apart;
+                        while row < apart {
+                            pass!($r, $t, row, apart);
+                            row += 1;
+                        }
+                        row = $r * apart;
+                    };
+                    ($r:literal, $t:literal, $row:expr, $apart:expr) => {
+                        // SAFETY: rows `row + r * apart` for `r < R` and tokens `token .. token + T` lie in the tile, whose
+                        // sizes `Tile::new` has checked, and the results' places are the tile's own.
+                        unsafe {
+                            let out = tile.out.start.add(token * tile.out.stride + $row);
+                            let places = [tile.out.stride, $apart];
+                            $block::<$weights, $r, $t>(weights($row), $apart * bytes, tile.cols, x, x_len, out, places);
                         }
                     };
                 }
@@ -67,7 +82,7 @@ macro_rules! matmul {
                     pass!(1, 4);
                     4
                 } else {
-                    pass!(4, 1);
+                    pass!(4, 1, rows / 4);
                     pass!(1, 1);
                     1
                 };
@@ -145,7 +160,7 @@ fn plane<const SIGNED: bool>(
 ///
 /// # Safety
 /// `R` rows of `cols` elements, `bytes` apart, at `weights`; `T` rows of `x_len` groups at `x`; results at
-/// `t * stride + r` of `out`.
+/// `t * stride + r * apart` of `out`.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
@@ -155,7 +170,7 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
     x: *const Group32,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
     let mut sums = [[_mm256_setzero_ps(); T]; R];
     let pairs = cols / 64;
@@ -163,7 +178,11 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
         for r in 0..R {
             // SAFETY: two blocks of the row, and the half of a group that goes with them.
             unsafe {
-                let w = W::unpack(weights.add(r * bytes + pair * 2 * W::BYTES));
+                let p = weights.add(r * bytes + pair * 2 * W::BYTES);
+                if T == 1 {
+                    ahead(p, 2 * W::BYTES);
+                }
+                let w = W::unpack(p);
                 take32::<W, T>(&mut sums[r], &w, x.add(pair / 2), x_len, pair % 2);
             }
         }
@@ -183,7 +202,7 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
     for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }
@@ -243,14 +262,17 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
     x: *const Group256,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
-    for r in 0..R {
-        let mut sums = [_mm256_setzero_ps(); T];
-        for g in 0..cols / Group256::ELEMS {
+    let mut sums = [[_mm256_setzero_ps(); T]; R];
+    for g in 0..cols / Group256::ELEMS {
+        for r in 0..R {
             // SAFETY: block `g` of the row and group `g` of every token lie within the rows the caller promised.
             unsafe {
                 let block = weights.add(r * bytes + g * W::BYTES);
+                if T == 1 {
+                    ahead(block, W::BYTES);
+                }
                 let head = W::head(block);
                 let mut products = [_mm256_setzero_ps(); T];
                 for part in 0..8 {
@@ -280,13 +302,15 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
                         _mm256_fmadd_ps(head.minima[1], _mm256_load_ps(sum.add(8)), minima);
                     let value = _mm256_mul_ps(_mm256_set1_ps(head.d), products[t]);
                     let value = _mm256_fnmadd_ps(_mm256_set1_ps(head.dmin), minima, value);
-                    sums[t] = _mm256_fmadd_ps(_mm256_set1_ps((*x).scale), value, sums[t]);
+                    sums[r][t] = _mm256_fmadd_ps(_mm256_set1_ps((*x).scale), value, sums[r][t]);
                 }
             }
         }
+    }
+    for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }
@@ -304,7 +328,7 @@ unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(
     x: *const f32,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
     let mut sums = [[_mm256_setzero_ps(); T]; R];
     let whole = cols / 8 * 8;
@@ -345,7 +369,7 @@ unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(
     for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }

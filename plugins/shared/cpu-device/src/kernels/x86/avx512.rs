@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::{Operand, Tile};
+use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::{Group32, Group256};
 use std::arch::x86_64::*;
@@ -33,7 +34,7 @@ fn total(v: __m512) -> f32 {
 }
 
 /// Runs `$block::<$w, R, T>` over the rows and tokens of a tile: eight tokens and two rows at once while there are as many,
-/// then four, then one token and four rows.
+/// then four, then one token and four rows far from each other.
 macro_rules! matmul {
     ($name:ident, $block:ident, $weights:ty, $operand:ident) => {
         /// The kernel of a storage type.
@@ -52,15 +53,29 @@ macro_rules! matmul {
                 let weights = |row: usize| tile.weights[row * bytes..].as_ptr();
                 let mut row = 0;
                 macro_rules! pass {
+                    // Rows that are neighbours.
                     ($r:literal, $t:literal) => {
                         while rows - row >= $r {
-                            // SAFETY: rows `row .. row + R` and tokens `token .. token + T` lie in the tile, whose sizes
-                            // `Tile::new` has checked, and the results' places are the tile's own.
-                            unsafe {
-                                let out = tile.out.start.add(token * tile.out.stride + row);
-                                $block::<$weights, $r, $t>(weights(row), bytes, tile.cols, x, x_len, out, tile.out.stride);
-                            }
+                            pass!($r, $t, row, 1);
                             row += $r;
+                        }
+                    };
+                    // Rows `$apart` from each other: memory gives more when it is read in several places at once.
+                    ($r:literal, $t:literal, $apart:expr) => {
+                        let apart = $apart;
+                        while row < apart {
+                            pass!($r, $t, row, apart);
+                            row += 1;
+                        }
+                        row = $r * apart;
+                    };
+                    ($r:literal, $t:literal, $row:expr, $apart:expr) => {
+                        // SAFETY: rows `row + r * apart` for `r < R` and tokens `token .. token + T` lie in the tile, whose
+                        // sizes `Tile::new` has checked, and the results' places are the tile's own.
+                        unsafe {
+                            let out = tile.out.start.add(token * tile.out.stride + $row);
+                            let places = [tile.out.stride, $apart];
+                            $block::<$weights, $r, $t>(weights($row), $apart * bytes, tile.cols, x, x_len, out, places);
                         }
                     };
                 }
@@ -73,7 +88,7 @@ macro_rules! matmul {
                     pass!(1, 4);
                     4
                 } else {
-                    pass!(4, 1);
+                    pass!(4, 1, rows / 4);
                     pass!(1, 1);
                     1
                 };
@@ -112,7 +127,7 @@ matmul!(matmul_iq1_m_avx512, product256, Lattice<Iq1M>, Int256);
 ///
 /// # Safety
 /// `R` rows of `cols` elements, `bytes` apart, at `weights`; `T` rows of `x_len` groups at `x`; results at
-/// `t * stride + r` of `out`.
+/// `t * stride + r * apart` of `out`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
@@ -122,7 +137,7 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
     x: *const Group32,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     let full = cols / Group32::ELEMS;
@@ -131,7 +146,11 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
         unsafe {
             let mut group = [W::ZERO; R];
             for r in 0..R {
-                group[r] = W::unpack(weights.add(r * bytes + g * 4 * W::BYTES));
+                let p = weights.add(r * bytes + g * 4 * W::BYTES);
+                if T == 1 {
+                    ahead(p, 4 * W::BYTES);
+                }
+                group[r] = W::unpack(p);
             }
             take32::<W, R, T>(&mut sums, &group, x.add(g), x_len);
         }
@@ -150,7 +169,7 @@ unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
     for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }
@@ -208,14 +227,17 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
     x: *const Group256,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
-    for r in 0..R {
-        let mut sums = [_mm512_setzero_ps(); T];
-        for g in 0..cols / Group256::ELEMS {
+    let mut sums = [[_mm512_setzero_ps(); T]; R];
+    for g in 0..cols / Group256::ELEMS {
+        for r in 0..R {
             // SAFETY: block `g` of the row and group `g` of every token lie within the rows the caller promised.
             unsafe {
                 let block = weights.add(r * bytes + g * W::BYTES);
+                if T == 1 {
+                    ahead(block, W::BYTES);
+                }
                 let head = W::head(block);
                 let mut products = [_mm512_setzero_ps(); T];
                 for part in 0..4 {
@@ -237,13 +259,15 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
                         _mm512_mul_ps(head.minima, _mm512_load_ps((&raw const (*x).sum).cast()));
                     let value = _mm512_mul_ps(head.d, products[t]);
                     let value = _mm512_fnmadd_ps(head.dmin, minima, value);
-                    sums[t] = _mm512_fmadd_ps(scale, value, sums[t]);
+                    sums[r][t] = _mm512_fmadd_ps(scale, value, sums[r][t]);
                 }
             }
         }
+    }
+    for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }
@@ -261,7 +285,7 @@ unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(
     x: *const f32,
     x_len: usize,
     out: *mut f32,
-    stride: usize,
+    [stride, apart]: [usize; 2],
 ) {
     let mut sums = [[_mm512_setzero_ps(); T]; R];
     let mut at = 0;
@@ -286,7 +310,7 @@ unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(
     for r in 0..R {
         for t in 0..T {
             // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r).write(total(sums[r][t])) };
+            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
         }
     }
 }

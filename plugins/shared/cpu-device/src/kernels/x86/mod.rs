@@ -9,6 +9,7 @@ pub(super) use avx2::*;
 pub(super) use avx512::*;
 
 use super::Tile;
+use crate::dispatch::ask;
 
 /// A kernel for one storage type and instruction set.
 ///
@@ -21,4 +22,16 @@ pub(super) fn run(matmul: Matmul, tile: &Tile<'_>) {
     // SAFETY: `Tile::run` picks the kernel from the table by the tile's type and by an `Isa`, which an executable holds
     // only after `Isa::is_supported` has found its features.
     unsafe { matmul(tile) }
+}
+
+/// How far ahead of what is read weights are asked for, in bytes.
+const AHEAD: usize = 1024;
+
+/// Asks for the weights that are read [`AHEAD`] bytes after the `bytes` bytes at `p`. Beyond the end of a matrix that does no
+/// harm: asking never faults.
+#[inline(always)]
+fn ahead(p: *const u8, bytes: usize) {
+    for lines in (0..bytes).step_by(128) {
+        ask(p.wrapping_add(AHEAD + lines));
+    }
 }
