@@ -194,7 +194,12 @@ impl TextBackend {
         Ok(extras.or(self.defaults))
     }
 
-    fn config(&self, options: &LoadOptions, program: &Program) -> Result<Config> {
+    fn config(
+        &self,
+        options: &LoadOptions,
+        extras: LoadExtras,
+        program: &Program,
+    ) -> Result<Config> {
         let longest = program.context_length;
         let context = match options.context {
             None => longest.min(DEFAULT_CONTEXT),
@@ -213,12 +218,22 @@ impl TextBackend {
             max_step_tokens,
             page_size,
         } = self.options;
-        let pages = context.div_ceil(page_size).saturating_mul(parallel);
+        let contexts = context.div_ceil(page_size).saturating_mul(parallel);
+        let pages = match extras.cache_tokens {
+            None => contexts,
+            // More than what can ever be in use is of use for prompts that begin alike.
+            Some(tokens) => tokens.div_ceil(page_size),
+        };
         if pages > MAX_PAGES {
-            let message = format!(
-                "context: {parallel} contexts of {context} tokens are more than the cache can number"
-            );
-            return Err(Error::invalid_field("context", message));
+            let (field, message) = match extras.cache_tokens {
+                None => (
+                    "context",
+                    format!("context: {parallel} contexts of {context} tokens are"),
+                ),
+                Some(tokens) => ("cache_tokens", format!("cache_tokens: {tokens} are")),
+            };
+            let message = format!("{message} more than the cache can number");
+            return Err(Error::invalid_field(field, message));
         }
         let max_step_tokens = max_step_tokens.max(parallel);
         Ok(Config {
@@ -232,6 +247,7 @@ impl TextBackend {
                 .clamp(MIN_WANTED, max_step_tokens)
                 .max(parallel),
             vocabulary: program.vocab,
+            speculation: extras.speculation.unwrap_or_default(),
         })
     }
 }
@@ -288,7 +304,7 @@ impl Backend for TextBackend {
         };
         let context = options.context.map_or(DEFAULT_CONTEXT, |it| it as usize);
         let mut program = backplane_models::lower_for(&weights, Some(context)).map_err(unusable)?;
-        let config = self.config(options, &program)?;
+        let config = self.config(options, extras, &program)?;
         let states = States::of(&mut program);
         let limits = Limits {
             max_step_tokens: config.max_step_tokens,
@@ -325,6 +341,8 @@ impl Backend for TextBackend {
         info.details.push(("runs".into(), executable.describe()));
         info.details
             .push(("cache".into(), limits.cache_type.to_string()));
+        info.details
+            .push(("speculation".into(), config.speculation.name().into()));
         let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
             .map_err(|error| at_path(path, error));
         let engine = Engine::start(executable, tokenizer.clone(), config, path.to_owned())?;

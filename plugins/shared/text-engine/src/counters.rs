@@ -13,6 +13,9 @@ pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) steps: AtomicU64,
+    /// Tokens of drafts that were verified, and those that came true.
+    pub(crate) drafted: AtomicU64,
+    pub(crate) accepted: AtomicU64,
     pub(crate) page_bytes: AtomicU64,
     running: AtomicU64,
     waiting: AtomicU64,
@@ -48,6 +51,8 @@ impl Counters {
             ("requests_total", get(&self.requests)),
             ("requests_cancelled_total", get(&self.cancelled)),
             ("steps_total", get(&self.steps)),
+            ("tokens_drafted_total", get(&self.drafted)),
+            ("tokens_draft_accepted_total", get(&self.accepted)),
             ("sequences_running", get(&self.running)),
             ("sequences_waiting", get(&self.waiting)),
             ("kv_pages_total", get(&self.pages_total)),

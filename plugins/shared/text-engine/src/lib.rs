@@ -50,6 +50,7 @@
 //! | `tokens_generated_total` | tokens generated |
 //! | `requests_total`, `requests_cancelled_total` | sequences begun; sequences ended by their callers |
 //! | `steps_total` | steps of the device |
+//! | `tokens_drafted_total`, `tokens_draft_accepted_total` | drafted tokens that were verified; those of them that came true |
 //! | `sequences_running`, `sequences_waiting` | now |
 //! | `kv_pages_total`, `kv_pages_used`, `kv_pages_cached` | cache pages: all; held by sequences; kept for later prompts |
 //! | `kv_bytes`, `kv_bytes_limit` | memory of the pages ever written; of all pages |
@@ -75,5 +76,5 @@ pub mod stream;
 mod vocabulary;
 
 pub use backend::{EngineOptions, TextBackend};
-pub use options::LoadExtras;
+pub use options::{LoadExtras, Speculation};
 pub use peaks::DevicePeaks;

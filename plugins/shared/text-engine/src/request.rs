@@ -1,6 +1,7 @@
 //! Requests, checked: from what the contract carries to what the engine runs.
 
 use crate::engine::{Config, Generation};
+use crate::options::Speculation;
 use crate::sampling::{Sampler, Settings};
 use crate::stream::TextStream;
 use backplane_plugin_api::sdk::Result;
@@ -80,10 +81,15 @@ impl Checker<'_> {
             ));
         }
         self.check_vocabulary(field, tokens)?;
-        let context = self.config.context;
-        if tokens.len() > context {
+        let longest = self.config.longest();
+        if tokens.len() > longest {
+            let what = if longest < self.config.context {
+                "cache"
+            } else {
+                "context"
+            };
             let message = format!(
-                "{field}: {} tokens, and the context has room for {context}",
+                "{field}: {} tokens, and the {what} has room for {longest}",
                 tokens.len()
             );
             return Err(Error {
@@ -128,7 +134,41 @@ impl Checker<'_> {
             }
             .with_action("shorten the prompt or load the model with a longer context"));
         }
+        self.check_pages(tokens.len(), 1, "prompt")?;
         Ok(tokens)
+    }
+
+    /// That a sequence fits into the cache when nothing else does.
+    fn check_pages(&self, prompt: usize, asked: usize, field: &str) -> Result<()> {
+        let Config {
+            context,
+            page_size,
+            pages,
+            ..
+        } = *self.config;
+        let needed = (prompt + asked).div_ceil(page_size);
+        if needed <= pages {
+            return Ok(());
+        }
+        let message = format!(
+            "{field}: a prompt of {prompt} tokens and {asked} to generate take {needed} cache pages of {page_size}, and the \
+             cache has {pages} (context {context})"
+        );
+        Err(Error {
+            field: field.into(),
+            ..Error::new(ErrorCode::ContextOverflow, message)
+        }
+        .with_action("ask for less, or load the model with more cache_tokens"))
+    }
+
+    /// Whether a generation is drafted; every other extra field is refused.
+    fn speculation(&self, options: &GenerateOptions) -> Result<Speculation> {
+        let own = Speculation::OPTION;
+        self.check_extra(options.extra.keys().filter(|name| *name != own))?;
+        let asked = options.extra.get(own).map(Speculation::read).transpose();
+        let asked =
+            asked.map_err(|message| Error::invalid_field(own, format!("{own}: {message}")))?;
+        Ok(asked.unwrap_or(self.config.speculation))
     }
 
     /// The generation of a checked prompt.
@@ -138,7 +178,7 @@ impl Checker<'_> {
         options: &GenerateOptions,
     ) -> Result<Prepared> {
         let vocabulary = self.config.vocabulary;
-        self.check_extra(options.extra.keys())?;
+        let speculation = self.speculation(options)?;
         if options.grammar.is_some() {
             return Err(Error::unsupported_field("grammar", self.backend));
         }
@@ -177,6 +217,11 @@ impl Checker<'_> {
         let seed = options.sampling.seed.unwrap_or_else(fresh_seed);
         let room = self.config.context - prompt.len();
         let asked = options.max_tokens.map(|tokens| tokens as usize);
+        if let Some(asked) = asked {
+            self.check_pages(prompt.len(), asked.min(room), "max_tokens")?;
+        }
+        // Nothing said is up to the end of what there is.
+        let room = room.min(self.config.positions() - prompt.len());
         let generation = (asked != Some(0)).then(|| {
             let within = asked.filter(|&tokens| tokens <= room);
             Box::new(Generation {
@@ -193,6 +238,7 @@ impl Checker<'_> {
                 at_limit: within.map_or(FinishReason::ContextFull, |_| FinishReason::Length),
                 seed,
                 generated: 0,
+                speculation,
             })
         });
         Ok(Prepared {

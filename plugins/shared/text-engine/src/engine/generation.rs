@@ -1,5 +1,6 @@
 //! One generation: from a row of logits to the next token, its text, and whether that was the end.
 
+use crate::options::Speculation;
 use crate::sampling::{LogProbabilities, Sampler, SamplingError, likeliest};
 use crate::stream::TextStream;
 use backplane_plugin_api::types::{FinishReason, TokenLogprob};
@@ -23,6 +24,8 @@ pub(crate) struct Generation {
     pub(crate) seed: u64,
     /// Tokens generated so far, an end token not counted.
     pub(crate) generated: usize,
+    /// Whether what may follow is drafted.
+    pub(crate) speculation: Speculation,
 }
 
 /// What one row of logits led to.

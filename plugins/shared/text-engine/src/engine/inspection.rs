@@ -1,11 +1,13 @@
 //! Inspections: what a model makes of given tokens, beside the texts it generates.
 //!
 //! Inspections have pages and places as texts have, but steps of their own, one after each step of the texts: each is kept
-//! as short as a step that reads a prompt. They take nothing from the cache, since they want what every position gives, and
+//! as short as what a step that reads a prompt may add to one that generates. They take nothing from the cache, since they want what every position gives, and
 //! leave nothing in it.
 
-use super::scheduler::{device_error, internal};
-use super::{Job, Message, Reply, STEP_TIME, Scheduler, Work, not_finite};
+use super::job::Call;
+use super::pace::{STEP_TIME, fitting};
+use super::scheduler::device_error;
+use super::{Job, Message, Reply, Scheduler, Work, internal, not_finite};
 use crate::sampling::LogProbabilities;
 use crate::states::{HIDDEN, LayerShape, attention_marks};
 use backplane_plugin_api::capability::{LayerAttention, Pooling};
@@ -14,7 +16,7 @@ use backplane_program::{SequenceStep, Step, StepOutput};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::Duration;
 
 /// Most tokens of a step whose marks are copied out.
 const MARKED_TOKENS: usize = 64;
@@ -209,6 +211,9 @@ impl Inspection {
 
 /// A running inspection.
 pub(super) struct Inspecting {
+    pub(super) call: Call,
+    /// Most pages it will ever hold.
+    pub(super) reserved: usize,
     tokens: Vec<u32>,
     /// Positions that must be computed, and those that are.
     span: usize,
@@ -250,7 +255,7 @@ impl Inspecting {
 
 impl Scheduler {
     /// Starts an inspection; the job's prompt has at least one position to compute.
-    pub(super) fn begin_inspection(&mut self, job: Job) {
+    pub(super) fn begin_inspection(&mut self, call: Call, job: Job, reserved: usize) {
         let Work::Inspect(inspection) = job.work else {
             return;
         };
@@ -261,6 +266,8 @@ impl Scheduler {
             .tokens_prompt
             .fetch_add(span as u64, Ordering::Relaxed);
         self.inspecting.push(Inspecting {
+            call,
+            reserved,
             tokens: job.prompt,
             span,
             computed: 0,
@@ -308,7 +315,7 @@ impl Scheduler {
                 .iter()
                 .any(|inspecting| inspecting.inspection.wants_marks()),
         };
-        let started = Instant::now();
+        let started = self.now();
         // Not kept between steps: it may be large, and most models are never inspected.
         let mut output = StepOutput::default();
         let result = self.executable.step(&step, &mut output);
@@ -328,21 +335,41 @@ impl Scheduler {
             }
             return;
         }
-        let took = started.elapsed().as_secs_f64().max(1e-6);
-        let fits = tokens.len() as f64 * STEP_TIME.as_secs_f64() / took;
-        self.inspection_chunk = (fits as usize).min(tokens.len().max(MIN_CHUNK) * 4).clamp(
-            MIN_CHUNK.min(self.config.max_step_tokens),
-            self.config.max_step_tokens,
-        );
+        let took = self.now().saturating_duration_since(started);
+        self.adapt_inspections(tokens.len(), took);
         self.hand_out_inspected(&counts, &output);
+    }
+
+    /// Learns from how long a step took.
+    fn adapt_inspections(&mut self, tokens: usize, took: Duration) {
+        let (took, most) = (took.as_secs_f64(), self.config.max_step_tokens);
+        match self.generating() {
+            0 => {
+                let time = STEP_TIME.as_secs_f64();
+                self.inspection_chunk = fitting(tokens, took, time, MIN_CHUNK, most);
+            }
+            rows => {
+                let spare = self.pace.spare(rows).map(|spare| spare * self.part());
+                self.inspection_beside = match spare {
+                    Some(spare) => fitting(tokens, took, spare, 1, most),
+                    None => 1,
+                };
+            }
+        }
+    }
+
+    /// Sequences that generate.
+    fn generating(&self) -> usize {
+        let generating = self.running.iter().filter(|it| !it.reads_prompt());
+        generating.count()
     }
 
     /// How many positions each of the first inspections computes in the next step: all of at least one.
     fn inspection_counts(&self) -> Vec<usize> {
-        let mut room = self
-            .inspection_chunk
-            .max(MIN_CHUNK)
-            .min(self.config.max_step_tokens);
+        let mut room = match self.generating() {
+            0 => self.inspection_chunk,
+            _ => self.inspection_beside,
+        };
         let mut rows = self.config.max_wanted;
         let mut counts = Vec::new();
         for inspecting in &self.inspecting {

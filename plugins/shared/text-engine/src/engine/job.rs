@@ -20,6 +20,21 @@ pub(crate) struct Job {
     pub(crate) submitted: Instant,
 }
 
+impl Job {
+    /// Most positions that it takes in the cache.
+    pub(super) fn positions(&self) -> usize {
+        match &self.work {
+            Work::Generate(generation) => self.prompt.len() + generation.limit,
+            Work::Classify { .. } => self.prompt.len(),
+            Work::Inspect(inspection) => inspection.span(self.prompt.len()),
+        }
+    }
+}
+
+/// The call that a job came with; one of many jobs is one call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Call(pub(super) u64);
+
 /// What to do after the prompt was read.
 #[derive(Debug)]
 pub(crate) enum Work {

@@ -3,10 +3,16 @@
 //! Callers hand in [`Job`]s and receive [`Message`]s over a channel of their own; they cancel by a flag that the thread
 //! reads between steps. The thread never waits for a caller.
 
+mod drafts;
 mod generation;
 mod inspection;
 mod job;
+mod pace;
+mod queue;
 mod scheduler;
+mod sequence;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use generation::Generation;
 pub(crate) use inspection::{Inspected, Inspection};
@@ -14,14 +20,17 @@ pub(crate) use job::{Job, Message, Reply, Work};
 pub(crate) use scheduler::device_error;
 
 use crate::counters::Counters;
+use crate::options::Speculation;
 use backplane_plugin_api::types::{Error, ErrorCode};
 use backplane_program::Executable;
 use backplane_tokenizer::Tokenizer;
-use scheduler::{STEP_TIME, Scheduler};
+use job::Call;
+use scheduler::{Scheduler, internal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 /// Sizes of an engine.
 #[derive(Clone, Copy, Debug)]
@@ -32,7 +41,7 @@ pub(crate) struct Config {
     pub(crate) parallel: usize,
     /// Positions of a page.
     pub(crate) page_size: usize,
-    /// Pages in the pool; enough for `parallel` full contexts.
+    /// Pages in the pool.
     pub(crate) pages: usize,
     /// Most tokens in a step; at least `parallel`.
     pub(crate) max_step_tokens: usize,
@@ -40,6 +49,20 @@ pub(crate) struct Config {
     pub(crate) max_wanted: usize,
     /// Width of the logits.
     pub(crate) vocabulary: usize,
+    /// Whether texts are drafted where a request doesn't say.
+    pub(crate) speculation: Speculation,
+}
+
+impl Config {
+    /// Positions that one sequence may take: those of the context, or of the whole pool.
+    pub(crate) fn longest(&self) -> usize {
+        self.context.min(self.positions())
+    }
+
+    /// Positions of the pool.
+    pub(crate) fn positions(&self) -> usize {
+        self.pages.saturating_mul(self.page_size)
+    }
 }
 
 /// The error of a call that its caller stopped.
@@ -67,12 +90,26 @@ pub(crate) struct Shared {
 
 #[derive(Debug)]
 struct Inbox {
-    jobs: Vec<Job>,
+    jobs: Vec<(Call, Job)>,
+    /// Calls so far.
+    calls: u64,
     /// Why no more jobs are taken.
     ended: Option<Error>,
 }
 
 impl Shared {
+    fn new() -> Self {
+        Self {
+            inbox: Mutex::new(Inbox {
+                jobs: Vec::new(),
+                calls: 0,
+                ended: None,
+            }),
+            wake: Condvar::new(),
+            counters: Counters::default(),
+        }
+    }
+
     fn inbox(&self) -> MutexGuard<'_, Inbox> {
         // The lock is only held to move jobs; what it guards is whole even after a panic.
         self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
@@ -101,19 +138,21 @@ impl Engine {
         config: Config,
         model: PathBuf,
     ) -> Result<Self, Error> {
-        let shared = Arc::new(Shared {
-            inbox: Mutex::new(Inbox {
-                jobs: Vec::new(),
-                ended: None,
-            }),
-            wake: Condvar::new(),
-            counters: Counters::default(),
-        });
+        let shared = Arc::new(Shared::new());
         let thread = std::thread::Builder::new()
             .name("backplane-engine".into())
             .spawn({
                 let shared = Arc::clone(&shared);
-                move || run(Scheduler::new(executable, tokenizer, config, model, shared))
+                move || {
+                    run(Scheduler::new(
+                        executable,
+                        tokenizer,
+                        config,
+                        model,
+                        shared,
+                        Box::new(Instant::now),
+                    ))
+                }
             })
             .map_err(|error| {
                 Error::new(
@@ -147,7 +186,9 @@ impl Engine {
         if let Some(reason) = &inbox.ended {
             return Err(reason.clone());
         }
-        inbox.jobs.extend(jobs);
+        inbox.calls += 1;
+        let call = Call(inbox.calls);
+        inbox.jobs.extend(jobs.into_iter().map(|job| (call, job)));
         drop(inbox);
         self.shared.wake.notify_all();
         Ok(())

@@ -1,73 +1,31 @@
-//! Continuous batching: every step takes one token of each sequence that generates and chunks of those whose prompt is
-//! still being read, shared fairly.
+//! Continuous batching: every step takes one token of each sequence that generates, what is drafted after it, and chunks of
+//! the prompts that are still being read.
+//!
+//! - Who starts, and when: [`queue`](super::queue).
+//! - How much is read in a step: [`pace`](super::pace). Beside sequences that generate, as much as keeps the time between their tokens
+//!   under twice of what it is without; where nothing generates, as much as takes 300 ms. Prompts share it evenly, what one
+//!   doesn't need goes to the others, and where there are fewer tokens than prompts they take turns.
+//! - What is drafted: [`drafts`](super::drafts). Rows of drafts are wanted rows like any other; keys and values of a draft that
+//!   did not come true lie behind the last position and are written over, and pages that held only such are given back.
 
-use super::generation::token_logprob;
+use super::drafts::{Account, choose};
 use super::inspection::Inspecting;
-use super::{Config, Job, Message, Reply, Shared, Work, cancelled, not_finite};
+use super::job::Call;
+use super::pace::Pace;
+use super::sequence::{Context, Portion, Sequence};
+use super::{Config, Job, Message, Shared};
 use crate::pages::PagePool;
-use crate::sampling::{LogProbabilities, SamplingError, likeliest};
-use backplane_plugin_api::types::{Classification, Completion, Error, ErrorCode, FinishReason};
+use backplane_plugin_api::types::{Error, ErrorCode};
 use backplane_program::{DeviceError, Executable, SequenceStep, Step, StepOutput};
 use backplane_tokenizer::Tokenizer;
 use std::collections::VecDeque;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-/// A step that reads prompts is kept near this long, so that cancelling and other sequences don't wait for more.
-pub(super) const STEP_TIME: Duration = Duration::from_millis(300);
-/// Fewest prompt tokens in a step, however slow the device.
-const MIN_CHUNK: usize = 32;
-/// Prompt tokens in a step until the device's speed is known.
-const FIRST_CHUNK: usize = 64;
-
-/// A job that has cache pages.
-struct Sequence {
-    /// Prompt and text so far.
-    tokens: Vec<u32>,
-    prompt: usize,
-    /// Positions whose keys and values are in the pages.
-    computed: usize,
-    pages: Vec<u32>,
-    /// Prompt tokens taken from the cache.
-    cached: usize,
-    work: Work,
-    cancel: Arc<AtomicBool>,
-    reply: Reply,
-    queued: Duration,
-    begun: Instant,
-    first_token: Option<Instant>,
-}
-
-impl Sequence {
-    fn remaining(&self) -> usize {
-        self.tokens.len() - self.computed
-    }
-
-    fn reads_prompt(&self) -> bool {
-        self.computed < self.prompt
-    }
-
-    fn completion(&self, finish_reason: FinishReason, stop_string: Option<String>) -> Completion {
-        let (seed, generated) = match &self.work {
-            Work::Generate(generation) => (generation.seed, generation.generated),
-            Work::Classify { .. } | Work::Inspect(_) => (0, 0),
-        };
-        let first = self.first_token.unwrap_or_else(Instant::now);
-        Completion {
-            finish_reason,
-            stop_string,
-            prompt_tokens: self.prompt as u64,
-            cached_tokens: self.cached as u64,
-            completion_tokens: generated as u64,
-            seed,
-            queue_s: self.queued.as_secs_f64(),
-            prefill_s: (first - self.begun).as_secs_f64(),
-            decode_s: first.elapsed().as_secs_f64(),
-        }
-    }
-}
+/// Tells the time.
+pub(super) type Clock = Box<dyn Fn() -> Instant + Send>;
 
 /// The state of the engine thread.
 pub(super) struct Scheduler {
@@ -78,16 +36,21 @@ pub(super) struct Scheduler {
     pub(super) model: PathBuf,
     pub(super) shared: Arc<Shared>,
     pub(super) pool: PagePool,
-    waiting: VecDeque<Job>,
-    running: Vec<Sequence>,
+    clock: Clock,
+    pub(super) waiting: VecDeque<(Call, Job)>,
+    pub(super) running: Vec<Sequence>,
     pub(super) inspecting: Vec<Inspecting>,
-    /// Tokens a step of inspections may take.
+    /// Tokens a step of inspections may take where nothing generates, and beside what does.
     pub(super) inspection_chunk: usize,
+    pub(super) inspection_beside: usize,
+    pub(super) pace: Pace,
+    /// What drafts of all sequences came to.
+    pub(super) account: Account,
+    /// Texts started so far.
+    pub(super) started: u64,
     output: StepOutput,
-    /// Prompt tokens a step may take.
-    chunk: usize,
     /// Which of the sequences that read is served first.
-    turn: usize,
+    first_reader: usize,
 }
 
 impl Scheduler {
@@ -97,11 +60,13 @@ impl Scheduler {
         config: Config,
         model: PathBuf,
         shared: Arc<Shared>,
+        clock: Clock,
     ) -> Self {
         shared
             .counters
             .page_bytes
             .store(executable.page_bytes() as u64, Ordering::Relaxed);
+        let pace = Pace::new(config.max_wanted, config.max_step_tokens);
         Self {
             executable,
             tokenizer,
@@ -109,13 +74,17 @@ impl Scheduler {
             model,
             shared,
             pool: PagePool::new(config.pages, config.page_size),
+            clock,
             waiting: VecDeque::new(),
             running: Vec::new(),
             inspecting: Vec::new(),
-            inspection_chunk: FIRST_CHUNK.min(config.max_step_tokens),
+            inspection_chunk: pace.prompt_tokens(0),
+            inspection_beside: 1,
+            pace,
+            account: Account::default(),
+            started: 0,
             output: StepOutput::default(),
-            chunk: FIRST_CHUNK.min(config.max_step_tokens),
-            turn: 0,
+            first_reader: 0,
         }
     }
 
@@ -123,22 +92,31 @@ impl Scheduler {
         Arc::clone(&self.shared)
     }
 
-    /// Steps until the inbox is ended; gives the reason.
+    pub(super) fn now(&self) -> Instant {
+        (self.clock)()
+    }
+
+    /// Goes on until the inbox is ended; gives the reason.
     pub(super) fn run(&mut self) -> Error {
         loop {
             if let Some(reason) = self.take_jobs() {
                 return reason;
             }
-            self.drop_cancelled();
-            self.admit();
+            self.turn();
+        }
+    }
+
+    /// One step of the texts and one of the inspections.
+    pub(super) fn turn(&mut self) {
+        self.drop_cancelled();
+        self.admit();
+        self.report();
+        if !self.running.is_empty() {
+            self.step();
             self.report();
-            if !self.running.is_empty() {
-                self.step();
-                self.report();
-            }
-            if !self.inspecting.is_empty() {
-                self.inspect();
-            }
+        }
+        if !self.inspecting.is_empty() {
+            self.inspect();
         }
     }
 
@@ -146,7 +124,7 @@ impl Scheduler {
     pub(super) fn fail_all(&mut self, reason: &Error) {
         let jobs = std::mem::take(&mut self.shared.inbox().jobs);
         self.waiting.extend(jobs);
-        for job in self.waiting.drain(..) {
+        for (_, job) in self.waiting.drain(..) {
             job.reply.send(Message::Failed(reason.clone()));
         }
         for inspecting in self.inspecting.drain(..) {
@@ -178,167 +156,97 @@ impl Scheduler {
         }
     }
 
-    fn drop_cancelled(&mut self) {
-        let counters = &self.shared.counters;
-        self.waiting.retain(|job| {
-            let dropped = job.cancel.load(Ordering::Relaxed);
-            if dropped {
-                counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                job.reply.send(match &job.work {
-                    Work::Inspect(_) => Message::Failed(cancelled()),
-                    work => Message::Generated(Completion {
-                        finish_reason: FinishReason::Cancelled,
-                        stop_string: None,
-                        prompt_tokens: job.prompt.len() as u64,
-                        cached_tokens: 0,
-                        completion_tokens: 0,
-                        seed: match work {
-                            Work::Generate(generation) => generation.seed,
-                            _ => 0,
-                        },
-                        queue_s: job.submitted.elapsed().as_secs_f64(),
-                        prefill_s: 0.0,
-                        decode_s: 0.0,
-                    }),
-                });
-            }
-            !dropped
-        });
-        let mut index = 0;
-        while index < self.running.len() {
-            if self.running[index].cancel.load(Ordering::Relaxed) {
-                self.shared
-                    .counters
-                    .cancelled
-                    .fetch_add(1, Ordering::Relaxed);
-                let completion = self.running[index].completion(FinishReason::Cancelled, None);
-                self.finish(index, Message::Generated(completion));
-            } else {
-                index += 1;
-            }
-        }
-        for index in (0..self.inspecting.len()).rev() {
-            if self.inspecting[index].cancel.load(Ordering::Relaxed) {
-                let counters = &self.shared.counters;
-                counters.cancelled.fetch_add(1, Ordering::Relaxed);
-                self.end_inspection(index, Err(cancelled()));
-            }
-        }
-    }
-
-    /// Starts waiting jobs, first come first served, as long as there is a place.
-    fn admit(&mut self) {
-        while self.running.len() + self.inspecting.len() < self.config.parallel {
-            let Some(job) = self.waiting.pop_front() else {
-                return;
-            };
-            if let Work::Inspect(_) = job.work {
-                self.begin_inspection(job);
-                continue;
-            }
-            let begun = Instant::now();
-            // The last prompt token is always read again: its logits are wanted.
-            let prefix = self.pool.take_prefix(&job.prompt, job.prompt.len() - 1);
-            let (mut pages, mut computed) = (prefix.pages, prefix.tokens);
-            if let Some((from, tokens)) = prefix.partial {
-                if let Some(to) = self.pool.allocate() {
-                    match self.executable.copy_page(from, to) {
-                        Ok(()) => {
-                            pages.push(to);
-                            computed += tokens;
-                        }
-                        Err(error) => {
-                            tracing::warn!("a cache page could not be copied: {error}");
-                            self.pool.release(to);
-                        }
-                    }
-                }
-                self.pool.release(from);
-            }
-            let counters = &self.shared.counters;
-            counters.requests.fetch_add(1, Ordering::Relaxed);
-            counters
-                .tokens_prompt
-                .fetch_add(job.prompt.len() as u64, Ordering::Relaxed);
-            counters
-                .prefix_cached_tokens
-                .fetch_add(computed as u64, Ordering::Relaxed);
-            self.running.push(Sequence {
-                prompt: job.prompt.len(),
-                tokens: job.prompt,
-                computed,
-                pages,
-                cached: computed,
-                work: job.work,
-                cancel: job.cancel,
-                reply: job.reply,
-                queued: begun - job.submitted,
-                begun,
-                first_token: None,
-            });
-        }
-    }
-
-    /// How many tokens each running sequence has in the next step.
-    fn shares(&mut self) -> Vec<usize> {
-        let mut shares: Vec<usize> = self
+    /// What each running sequence has in the next step.
+    fn portions(&mut self) -> Vec<Portion> {
+        let mut portions: Vec<Portion> = self
             .running
             .iter()
-            .map(|sequence| usize::from(!sequence.reads_prompt()))
+            .map(|sequence| Portion {
+                tokens: usize::from(!sequence.reads_prompt()),
+                drafts: 0,
+            })
             .collect();
-        let generating: usize = shares.iter().sum();
-        let mut room = self
-            .chunk
-            .max(MIN_CHUNK)
-            .min(self.config.max_step_tokens - generating);
-        let mut readers: Vec<usize> = (0..self.running.len())
+        let readers: Vec<usize> = (0..self.running.len())
             .filter(|&index| self.running[index].reads_prompt())
             .collect();
-        if readers.is_empty() {
-            return shares;
+        self.draft(&mut portions, readers.len());
+        self.share(&mut portions, readers);
+        portions
+    }
+
+    /// Gives drafts to sequences that generate. `readers` sequences may want a row of logits as well.
+    fn draft(&mut self, portions: &mut [Portion], readers: usize) {
+        let (mut places, mut drafters) = (Vec::new(), Vec::new());
+        let rows = portions.iter().filter(|portion| portion.tokens > 0).count();
+        for (index, sequence) in self.running.iter_mut().enumerate() {
+            let (reads, limit) = (sequence.reads_prompt(), sequence.draft_limit());
+            if let Some(drafter) = sequence.drafter.as_mut().filter(|_| !reads) {
+                drafter.look_up(&sequence.tokens);
+                places.push(index);
+                drafters.push((&*drafter, limit));
+            }
         }
-        self.turn = self.turn.wrapping_add(1);
-        let first = self.turn % readers.len();
+        // What reads keeps its row, and at least a token.
+        let room = self.config.max_wanted.min(self.config.max_step_tokens);
+        let room = room.saturating_sub(rows + readers);
+        let counts = choose(&drafters, rows, room, |rows| self.pace.cost(rows));
+        for (index, count) in places.into_iter().zip(counts) {
+            portions[index].drafts = count;
+        }
+    }
+
+    /// Shares among the sequences that read what may be read beside the rows that were given away.
+    fn share(&mut self, portions: &mut [Portion], mut readers: Vec<usize>) {
+        // Those that wait for another to read the same take nothing.
+        readers.retain(|&index| self.running[index].follows.is_none());
+        if readers.is_empty() {
+            return;
+        }
+        let rows: usize = portions.iter().map(|portion| portion.rows()).sum();
+        let room = self.pace.prompt_tokens(rows);
+        let mut room = room.min(self.config.max_step_tokens - rows);
+        self.first_reader = self.first_reader.wrapping_add(1);
+        let first = self.first_reader % readers.len();
         readers.rotate_left(first);
-        // Those who need little go first, so that what they leave is shared by the others.
-        let mut by_need: Vec<usize> = readers.clone();
+        // Where there is not a token for each, they take turns; else those that need little go first, so that what they leave
+        // is shared by the others.
+        readers.truncate(room);
+        let mut by_need = readers.clone();
         by_need.sort_by_key(|&index| self.running[index].remaining());
         for (served, &index) in by_need.iter().enumerate() {
             let share = room
-                .div_ceil(readers.len() - served)
+                .div_ceil(by_need.len() - served)
                 .min(self.running[index].remaining());
-            shares[index] = share;
+            portions[index].tokens = share;
             room -= share;
         }
-        shares
     }
 
     /// Runs one step and hands out what came of it.
     fn step(&mut self) {
-        let mut shares = self.shares();
+        self.follow();
+        let mut portions = self.portions();
         let mut index = 0;
         while index < self.running.len() {
-            if self.make_room(index, shares[index]) {
+            if self.make_room(index, portions[index].rows()) {
                 index += 1;
             } else {
                 let error = self.out_of_pages();
-                shares.remove(index);
+                portions.remove(index);
                 self.fail(index, error);
             }
         }
-        let (tokens, wanted) = self.gather(&shares);
+        let (tokens, wanted) = self.gather(&portions);
         if tokens.is_empty() {
             return;
         }
-        let reads = tokens.len() > wanted.len();
-        let started = Instant::now();
         let sequences: Vec<SequenceStep<'_>> = self
             .running
             .iter()
-            .zip(&shares)
-            .filter(|(_, share)| **share > 0)
-            .map(|(sequence, &count)| SequenceStep {
-                count,
+            .zip(&portions)
+            .filter(|(_, portion)| portion.tokens > 0)
+            .map(|(sequence, portion)| SequenceStep {
+                count: portion.rows(),
                 past: sequence.computed,
                 pages: &sequence.pages,
             })
@@ -349,7 +257,9 @@ impl Scheduler {
             wanted: &wanted,
             marks: false,
         };
+        let started = (self.clock)();
         let result = self.executable.step(&step, &mut self.output);
+        let now = (self.clock)();
         self.shared.counters.steps.fetch_add(1, Ordering::Relaxed);
         let expected = wanted.len() * self.config.vocabulary;
         let result = match result {
@@ -363,16 +273,42 @@ impl Scheduler {
         if let Err(error) = result {
             for index in (0..self.running.len())
                 .rev()
-                .filter(|&index| shares[index] > 0)
+                .filter(|&index| portions[index].tokens > 0)
             {
                 self.fail(index, error.clone());
             }
             return;
         }
-        if reads {
-            self.adapt_chunk(tokens.len(), started.elapsed());
+        self.measure(&portions, now.saturating_duration_since(started));
+        self.hand_out(&portions, now);
+    }
+
+    /// Learns from how long a step took.
+    fn measure(&mut self, portions: &[Portion], took: std::time::Duration) {
+        let (mut rows, mut read) = (0, 0);
+        for (sequence, portion) in self.running.iter().zip(portions) {
+            if sequence.reads_prompt() {
+                read += portion.tokens;
+            } else {
+                rows += portion.rows();
+            }
         }
-        self.hand_out(&shares);
+        if read == 0 {
+            self.pace.generated(rows, took);
+        } else {
+            let part = self.part();
+            self.pace.read(rows, read, took, part);
+        }
+    }
+
+    /// The part of the time to spare that prompts, and inspections, have each.
+    pub(super) fn part(&self) -> f64 {
+        let reads = self.running.iter().any(Sequence::reads_prompt);
+        if reads && !self.inspecting.is_empty() {
+            0.5
+        } else {
+            1.0
+        }
     }
 
     pub(super) fn out_of_pages(&self) -> Error {
@@ -396,72 +332,72 @@ impl Scheduler {
         true
     }
 
-    /// The tokens of a step, and the rows whose logits are wanted: the last of every sequence whose tokens are then
-    /// all read.
-    fn gather(&self, shares: &[usize]) -> (Vec<u32>, Vec<u32>) {
-        let mut tokens = Vec::with_capacity(shares.iter().sum());
+    /// The tokens of a step, and the rows whose logits are wanted: the last known one of every sequence whose tokens are then all
+    /// read, and those of drafts.
+    fn gather(&self, portions: &[Portion]) -> (Vec<u32>, Vec<u32>) {
+        let mut tokens = Vec::with_capacity(portions.iter().map(|portion| portion.rows()).sum());
         let mut wanted = Vec::new();
-        for (sequence, &share) in self
+        for (sequence, &portion) in self
             .running
             .iter()
-            .zip(shares)
-            .filter(|(_, share)| **share > 0)
+            .zip(portions)
+            .filter(|(_, portion)| portion.tokens > 0)
         {
-            tokens
-                .extend_from_slice(&sequence.tokens[sequence.computed..sequence.computed + share]);
-            if share == sequence.remaining() {
-                wanted.push((tokens.len() - 1) as u32);
+            tokens.extend_from_slice(&sequence.tokens[sequence.computed..][..portion.tokens]);
+            if let Some(drafter) = &sequence.drafter {
+                tokens.extend_from_slice(drafter.tokens(portion.drafts));
             }
+            let rows = sequence.wanted(portion);
+            wanted.extend((tokens.len() - rows..tokens.len()).map(|row| row as u32));
         }
         (tokens, wanted)
     }
 
-    fn adapt_chunk(&mut self, tokens: usize, took: Duration) {
-        let fits = tokens as f64 * STEP_TIME.as_secs_f64() / took.as_secs_f64().max(1e-6);
-        // Grows by steps: a short chunk says little about a long one.
-        let target = (fits as usize).min(tokens.max(MIN_CHUNK) * 4);
-        self.chunk = target.clamp(
-            MIN_CHUNK.min(self.config.max_step_tokens),
-            self.config.max_step_tokens,
-        );
-    }
-
     /// Goes on with every sequence of the step; rows of logits are in the order of the sequences.
-    fn hand_out(&mut self, shares: &[usize]) {
+    fn hand_out(&mut self, portions: &[Portion], now: Instant) {
         let mut logits = std::mem::take(&mut self.output.logits);
-        let mut rows = logits.chunks_exact_mut(self.config.vocabulary.max(1));
+        let mut rest = logits.as_mut_slice();
         let mut ended: Vec<(usize, Message)> = Vec::new();
-        for (index, &share) in shares.iter().enumerate().filter(|(_, share)| **share > 0) {
+        for (index, &portion) in portions
+            .iter()
+            .enumerate()
+            .filter(|(_, portion)| portion.tokens > 0)
+        {
             let sequence = &mut self.running[index];
             let read = sequence.reads_prompt();
-            sequence.computed += share;
+            let rows = sequence.wanted(portion) * self.config.vocabulary;
+            let (own, others) = rest.split_at_mut(rows);
+            rest = others;
+            let before = sequence.computed / self.config.page_size;
+            sequence.computed += portion.tokens;
             if read {
                 let (done, total) = (sequence.computed as u64, sequence.prompt as u64);
                 if !sequence.reply.send(Message::Prefill { done, total }) {
                     sequence.cancel.store(true, Ordering::Relaxed);
                 }
-            }
-            if sequence.remaining() > 0 {
-                continue;
-            }
-            let Some(row) = rows.next() else {
-                ended.push((
-                    index,
-                    Message::Failed(internal("the device gave too few logits".into())),
-                ));
-                continue;
-            };
-            if sequence.cancel.load(Ordering::Relaxed) {
-                continue;
-            }
-            match advance(sequence, &self.tokenizer, row, &self.shared, &self.model) {
-                Some(message) => ended.push((index, message)),
                 // Others may share the prompt's whole pages from now on.
-                None if read => {
+                if sequence.computed / self.config.page_size > before {
                     let known = &sequence.tokens[..sequence.computed];
                     self.pool.keep(known, &mut sequence.pages, false);
                 }
-                None => {}
+            }
+            if rows == 0 || sequence.cancel.load(Ordering::Relaxed) {
+                continue;
+            }
+            let context = Context {
+                tokenizer: &self.tokenizer,
+                shared: &self.shared,
+                model: &self.model,
+                now,
+            };
+            let own = own.chunks_exact_mut(self.config.vocabulary.max(1));
+            let end = sequence.take_rows(own, portion.drafts, &mut self.account, &context);
+            ended.extend(end.map(|message| (index, message)));
+            if portion.drafts > 0 {
+                let kept = sequence.computed.div_ceil(self.config.page_size);
+                for page in sequence.pages.drain(kept..) {
+                    self.pool.release(page);
+                }
             }
         }
         self.output.logits = logits;
@@ -474,7 +410,7 @@ impl Scheduler {
     }
 
     /// Ends a sequence whose pages are good: what they hold stays known.
-    fn finish(&mut self, index: usize, message: Message) {
+    pub(super) fn finish(&mut self, index: usize, message: Message) {
         let mut sequence = self.running.remove(index);
         let known = &sequence.tokens[..sequence.computed];
         self.pool.keep(known, &mut sequence.pages, true);
@@ -502,74 +438,6 @@ impl Scheduler {
         self.shared
             .counters
             .gauges(running, self.waiting.len(), self.pool.counts());
-    }
-}
-
-/// Takes a row of logits: sends what is certain, and gives the last message when the sequence has ended.
-fn advance(
-    sequence: &mut Sequence,
-    tokenizer: &Tokenizer,
-    row: &mut [f32],
-    shared: &Shared,
-    model: &Path,
-) -> Option<Message> {
-    if sequence.first_token.is_none() {
-        sequence.first_token = Some(Instant::now());
-    }
-    match &mut sequence.work {
-        Work::Classify { top, logits } => {
-            let log = LogProbabilities::new(row);
-            if row.iter().any(|logit| logit.is_nan()) {
-                return Some(Message::Failed(not_finite(model)));
-            }
-            Some(Message::Classified(Classification {
-                prompt_tokens: sequence.prompt as u64,
-                top: likeliest(row, *top)
-                    .into_iter()
-                    .map(|(token, logit)| token_logprob(tokenizer, token, log.of(logit)))
-                    .collect(),
-                logits: logits.then(|| row.to_vec()),
-            }))
-        }
-        // These have steps of their own.
-        Work::Inspect(_) => Some(Message::Failed(internal(
-            "an inspection among texts".into(),
-        ))),
-        Work::Generate(generation) => {
-            let advance = match generation.advance(tokenizer, row, &sequence.tokens) {
-                Ok(advance) => advance,
-                Err(SamplingError::NotFinite) => return Some(Message::Failed(not_finite(model))),
-                Err(error @ SamplingError::NothingLeft) => {
-                    let error = Error::new(ErrorCode::InvalidRequest, error.to_string());
-                    return Some(Message::Failed(error));
-                }
-            };
-            let mut heard = true;
-            if let Some((token, text, logprobs)) = advance.token {
-                shared
-                    .counters
-                    .tokens_generated
-                    .fetch_add(1, Ordering::Relaxed);
-                sequence.tokens.push(token);
-                heard = sequence.reply.send(Message::Token {
-                    token,
-                    text,
-                    logprobs,
-                });
-            }
-            if !advance.tail.is_empty() {
-                sequence.reply.send(Message::Text(advance.tail));
-            }
-            match advance.end {
-                Some((reason, stop)) => Some(Message::Generated(sequence.completion(reason, stop))),
-                None => {
-                    if !heard {
-                        sequence.cancel.store(true, Ordering::Relaxed);
-                    }
-                    None
-                }
-            }
-        }
     }
 }
 
