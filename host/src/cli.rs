@@ -34,6 +34,10 @@ pub fn main() -> ExitCode {
     if std::env::args_os().skip(1).eq([crate::worker::VERB]) {
         return crate::worker::main();
     }
+    #[cfg(unix)]
+    if std::env::args_os().skip(1).eq([crate::worker::trial::VERB]) {
+        return crate::worker::trial::main();
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {

@@ -8,6 +8,8 @@ mod files;
 mod model;
 mod plugin;
 
+#[cfg(feature = "cli")]
+pub(crate) use discover::{discover, module_name};
 pub use files::{Checked, Converted};
 pub use model::{Model, ModelOptions, Reply};
 pub use plugin::{Plugin, PluginKind};

@@ -1,5 +1,7 @@
 //! Every verb and option, once: help, man pages and completions come from here.
 
+pub(crate) mod author;
+
 use super::values;
 use crate::manifest::Isolation;
 use backplane_plugin_api::types::{GenerateOptions, LoadOptions, Sampling};
@@ -549,6 +551,9 @@ pub(crate) enum PluginsVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Tools of those who write plugins.
+    #[command(flatten)]
+    Author(author::Author),
 }
 
 /// `plugins explain`.

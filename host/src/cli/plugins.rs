@@ -1,5 +1,7 @@
 //! `plugins`: what is there, what would be chosen, and whether it works.
 
+mod author;
+
 use super::arguments::{Explain, Global, Plugins, PluginsVerb};
 use super::{output, registry};
 use crate::error::{Error, Result};
@@ -9,9 +11,10 @@ use serde_json::json;
 use std::process::ExitCode;
 
 pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
-    let registry = registry(global)?;
+    let registry = registry(global);
     match &verb.verb {
         None => {
+            let registry = registry?;
             let plugins = listed(&registry);
             if verb.json {
                 output::json(
@@ -22,8 +25,10 @@ pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Some(PluginsVerb::Explain(verb)) => explain(global, &registry, verb),
-        Some(PluginsVerb::Check { json }) => check(global, &registry, *json),
+        Some(PluginsVerb::Explain(verb)) => explain(global, &registry?, verb),
+        Some(PluginsVerb::Check { json }) => check(global, &registry?, *json),
+        // These look at files, and need no plugin of the manifest.
+        Some(PluginsVerb::Author(verb)) => author::author(global, verb),
     }
 }
 

@@ -21,6 +21,8 @@ mod services;
 mod trust;
 
 pub use services::TracingServices;
+#[cfg(feature = "cli")]
+pub(crate) use trust::sha256_hex;
 
 use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::{Backend, Context, Verdict, VerdictState};
@@ -79,6 +81,18 @@ pub fn open(
     let real = trust::check(request.path, request.sha256)?;
     preflight::check(&real)?;
     module::open(&real, &request.context, services)
+}
+
+/// Whether a module file is there and can't be written by everyone; gives its path with links resolved.
+#[cfg(feature = "cli")]
+pub(crate) fn check_trust(path: &Path) -> Result<PathBuf, Verdict> {
+    trust::check(path, None)
+}
+
+/// Whether a file's headers are those of a whole module for this machine.
+#[cfg(feature = "cli")]
+pub(crate) fn check_format(path: &Path) -> Result<(), Verdict> {
+    preflight::check(path)
 }
 
 /// A verdict about a file.

@@ -107,7 +107,7 @@ fn check_hash(path: &Path, pin: &str) -> Result<(), Verdict> {
 }
 
 /// SHA-256 of a file, in hexadecimal.
-fn sha256_hex(path: &Path) -> io::Result<String> {
+pub(crate) fn sha256_hex(path: &Path) -> io::Result<String> {
     let mut file = File::open(path)?;
     let mut hash = Sha256::new();
     let mut buffer = vec![0; 1 << 16];

@@ -8,18 +8,18 @@ use std::path::{Path, PathBuf};
 
 /// A module file, or the name of one that is missing.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
+pub(crate) struct Found {
     /// The name that its entry or file gives it.
-    pub(super) name: String,
+    pub(crate) name: String,
     /// The file.
-    pub(super) path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
     /// Set where it is not to be opened.
-    pub(super) verdict: Option<Verdict>,
+    pub(crate) verdict: Option<Verdict>,
 }
 
 /// Module files in the order in which duplicates are decided: explicit paths, then the directories in order, each in
 /// the order of file names; then the names that have no module.
-pub(super) fn discover(manifest: &Manifest) -> Vec<Found> {
+pub(crate) fn discover(manifest: &Manifest) -> Vec<Found> {
     let mut found: Vec<Found> = Vec::new();
     for entry in manifest.plugins.values() {
         if let Some(path) = &entry.path {
@@ -115,7 +115,7 @@ fn modules(directory: &Path, stated: bool) -> Vec<PathBuf> {
 }
 
 /// The plugin name that a file name stands for: `NAME`, `libNAME` or `libbackplane_NAME`, with `.so`, `.dylib`, `.dll`.
-pub(super) fn module_name(path: &Path) -> Option<String> {
+pub(crate) fn module_name(path: &Path) -> Option<String> {
     let extension = path.extension()?.to_str()?;
     if !["so", "dylib", "dll"]
         .iter()

@@ -26,6 +26,8 @@ mod imp;
 #[cfg(unix)]
 #[path = "unix.rs"]
 mod imp;
+#[cfg(all(unix, feature = "cli"))]
+pub(crate) use imp::trial;
 
 use backplane_plugin_api::sdk::{Backend, Context};
 use backplane_plugin_api::types::Verdict;

@@ -19,10 +19,19 @@ const GRACE: Duration = Duration::from_secs(2);
 
 /// Starts `program` as a worker; gives it with the host's end of its socket.
 pub(super) fn start(program: &Path, plugin: &str) -> std::io::Result<(Process, UnixStream)> {
+    start_as(program, super::VERB, plugin)
+}
+
+/// Starts `program` with one argument; gives it with the host's end of its socket.
+pub(super) fn start_as(
+    program: &Path,
+    verb: &str,
+    plugin: &str,
+) -> std::io::Result<(Process, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let (errors, words) = std::io::pipe()?;
     let child = Command::new(program)
-        .arg(super::VERB)
+        .arg(verb)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(words.try_clone()?)
         .stderr(words)

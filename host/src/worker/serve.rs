@@ -43,21 +43,21 @@ pub(super) fn main() -> ExitCode {
         }
     };
     let served = serve(socket);
-    // The module's threads may still run; what they do at the exit must not keep the process.
+    leave(i32::from(served.is_err()))
+}
+
+/// Ends the process. The module's threads may still run; what they do at the exit must not keep it.
+pub(super) fn leave(code: i32) -> ! {
     let late = || {
         std::thread::sleep(Duration::from_secs(1));
         std::process::abort();
     };
     let watch = std::thread::Builder::new().spawn(late);
-    let code = match (served, watch) {
-        (Ok(()), Ok(_)) => 0,
-        _ => 1,
-    };
-    std::process::exit(code)
+    std::process::exit(if watch.is_ok() { code } else { 1 })
 }
 
 /// The socket, taken off standard input, so that children of the module's don't hold it open.
-fn socket() -> std::io::Result<UnixStream> {
+pub(super) fn socket() -> std::io::Result<UnixStream> {
     let socket = UnixStream::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     socket.peer_addr()?;
     let nothing = std::fs::File::open("/dev/null")?;
@@ -95,7 +95,7 @@ fn serve(mut socket: UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+pub(super) fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     let builder = std::thread::Builder::new().stack_size(STACK);
     builder.spawn(run).map(|_| ())
 }

@@ -11,6 +11,8 @@ mod process;
 mod serve;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "cli")]
+pub(crate) mod trial;
 
 use super::{BUDGET, BUDGET_TIME, Isolated, Spec, Start, VERB};
 use link::StartError;

@@ -21,7 +21,7 @@ pub use bench::Options;
 
 use backplane_plugin_api::Backend;
 use bench::Bench;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -30,7 +30,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Instant;
 
 /// How a case ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "outcome", content = "detail", rename_all = "snake_case")]
 pub enum Outcome {
     /// As the contract says.
