@@ -7,6 +7,7 @@ mod discover;
 mod files;
 mod model;
 mod plugin;
+mod reference;
 
 #[cfg(feature = "cli")]
 pub(crate) use discover::{discover, module_name};
@@ -209,9 +210,12 @@ impl Registry {
     /// # Errors
     /// The model or the pinned backend is not there.
     pub fn explain(&self, model: Option<&str>, options: &ModelOptions) -> Result<Trace> {
-        let path = model
-            .map(|model| self.catalog().resolve(model))
-            .transpose()?;
+        let meant = model.map(|model| self.meant(model, options)).transpose()?;
+        let (path, options) = match meant {
+            Some((path, options)) => (Some(path), options),
+            None => (None, options.clone()),
+        };
+        let options = &options;
         let pinned = self.pinned(options)?;
         let fallback = options.fallback.unwrap_or(self.manifest.fallback);
         let ask = |candidate: &Candidate| match (&path, self.backend(&candidate.name)) {
@@ -233,14 +237,15 @@ impl Registry {
         .0)
     }
 
-    /// Loads a model: a path, or a name in the catalogue. The backend is the pinned one, else the first in the order
+    /// Loads a model: a path, a name in the catalogue, or `BACKEND:NAME` for a model of that backend which is no file. The backend is the pinned one, else the first in the order
     /// that can run it. Without a context of the caller's it is the model's own, up to the manifest's cap.
     ///
     /// # Errors
     /// The model is not there, no backend can run it, or loading failed.
     pub fn load(&self, model: &str, options: &ModelOptions) -> Result<Model> {
         let started = Instant::now();
-        let path = self.catalog().resolve(model)?;
+        let (path, options) = self.meant(model, options)?;
+        let options = &options;
         let pinned = self.pinned(options)?;
         let fallback = options.fallback.unwrap_or(self.manifest.fallback);
         warn_of_threads(options.load.threads);
@@ -253,9 +258,12 @@ impl Registry {
                 Err(lost) => return lost,
             };
             let mut load = options.load.clone();
-            load.context = load
-                .context
-                .or_else(|| Some(default_context(info.context_length, self.manifest.context)));
+            // What is no file takes none of this machine's memory: its context is not ours to choose.
+            if !reference::is_reference(&path) {
+                load.context = load
+                    .context
+                    .or_else(|| Some(default_context(info.context_length, self.manifest.context)));
+            }
             match backend.load(&path, &load) {
                 Ok(model) => match options.needs {
                     // What was loaded in vain is closed by being dropped.

@@ -14,7 +14,8 @@ use std::path::PathBuf;
     name = "backplane",
     version,
     after_help = "Exit codes: 0 done, 2 usage, 3 no backend available, 4 model unusable, 5 backend failed, 130 interrupted.\n\
-                  MODEL is a path, or a name in the model folder (BACKPLANE_MODELS, else the user's data folder).\n\
+                  MODEL is a path, a name in the model folder (BACKPLANE_MODELS, else the user's data folder), or\n\
+                  BACKEND:NAME for a model that is no file, such as remote:some-model.\n\
                   Standard output holds the answer; notices, logs and errors go to standard error."
 )]
 pub(crate) struct Arguments {

@@ -5,7 +5,7 @@ use super::values::{Bytes, Count};
 use super::{output, registry};
 use crate::catalog::{bytes_on_disk, model_name, scan};
 use crate::error::{Error, Result};
-use crate::registry::Registry;
+use crate::registry::{ModelOptions, Registry};
 use backplane_plugin_api::types::{self, ModelInfo};
 use serde::Serialize;
 use serde_json::json;
@@ -181,8 +181,12 @@ pub(super) fn models(global: &Global, verb: &Models) -> Result<ExitCode> {
 
 pub(super) fn show(global: &Global, verb: &Show) -> Result<ExitCode> {
     let registry = registry(global)?;
-    let path = registry.catalog().resolve(&verb.model)?;
-    let answers = answers(&registry, verb.backend.as_deref(), &path)?;
+    let options = ModelOptions {
+        backend: verb.backend.clone(),
+        ..ModelOptions::default()
+    };
+    let (path, options) = registry.meant(&verb.model, &options)?;
+    let answers = answers(&registry, options.backend.as_deref(), &path)?;
     let takes: Vec<String> = answers
         .iter()
         .filter(|(_, answer)| matches!(answer, Ok(Some(info)) if info.unsupported.is_none()))

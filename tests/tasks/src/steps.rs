@@ -10,6 +10,7 @@ use std::time::Instant;
 const PLUGINS: &[(&str, &str, &str)] = &[
     ("backplane-cpu", "plugins", "cpu"),
     ("backplane-llama-cpp", "plugins", "llama_cpp"),
+    ("backplane-remote", "plugins", "remote"),
     ("backplane-rocm", "extra", "rocm"),
     ("backplane-cuda", "extra", "cuda"),
     ("backplane-sycl", "extra", "sycl"),

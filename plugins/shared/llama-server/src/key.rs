@@ -23,6 +23,24 @@ impl Key {
         Some(Self { text, header })
     }
 
+    /// A key of numbers, in 64 hexadecimal digits.
+    pub(crate) fn of_numbers(numbers: [u64; 4]) -> Self {
+        let text: String = numbers
+            .iter()
+            .map(|number| format!("{number:016x}"))
+            .collect();
+        let header = HeaderValue::from_str(&format!("Bearer {text}"));
+        let mut header = header.unwrap_or_else(|_| HeaderValue::from_static("Bearer"));
+        header.set_sensitive(true);
+        Self { text, header }
+    }
+
+    /// The key itself, for what must have it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        &self.text
+    }
+
     pub(crate) fn bearer(&self) -> HeaderValue {
         self.header.clone()
     }

@@ -24,21 +24,7 @@ pub(crate) fn settings(
         return Err(Error::unsupported_field(name.clone(), backend));
     }
     let mut body = sampling(&options.sampling, vocabulary)?;
-    if options.stop.len() > MAX_STOPS {
-        let message = format!(
-            "stop: {} stop strings; expected at most {MAX_STOPS}",
-            options.stop.len()
-        );
-        return Err(Error::invalid_field("stop", message));
-    }
-    let odd = |stop: &&String| stop.is_empty() || stop.len() > MAX_STOP_BYTES;
-    if let Some(stop) = options.stop.iter().find(odd) {
-        let message = format!(
-            "stop: a stop string of {} bytes; expected 1 to {MAX_STOP_BYTES}",
-            stop.len()
-        );
-        return Err(Error::invalid_field("stop", message));
-    }
+    check_stops(&options.stop)?;
     let outside = |&&token: &&u32| vocabulary > 0 && u64::from(token) >= vocabulary;
     if let Some(token) = options.stop_tokens.iter().find(outside) {
         let message =
@@ -86,7 +72,34 @@ pub(crate) fn settings(
     Ok(body)
 }
 
-fn sampling(sampling: &Sampling, vocabulary: u64) -> Result<Map<String, Value>> {
+/// Stop strings as every backend takes them.
+///
+/// # Errors
+/// There are too many, or one is empty or too long.
+pub fn check_stops(stops: &[String]) -> Result<()> {
+    if stops.len() > MAX_STOPS {
+        let message = format!(
+            "stop: {} stop strings; expected at most {MAX_STOPS}",
+            stops.len()
+        );
+        return Err(Error::invalid_field("stop", message));
+    }
+    let odd = |stop: &&String| stop.is_empty() || stop.len() > MAX_STOP_BYTES;
+    if let Some(stop) = stops.iter().find(odd) {
+        let message = format!(
+            "stop: a stop string of {} bytes; expected 1 to {MAX_STOP_BYTES}",
+            stop.len()
+        );
+        return Err(Error::invalid_field("stop", message));
+    }
+    Ok(())
+}
+
+/// Sampling settings by the names of their fields, each stated; `vocabulary` is 0 where it is not known.
+///
+/// # Errors
+/// A field is out of range.
+pub fn sampling(sampling: &Sampling, vocabulary: u64) -> Result<Map<String, Value>> {
     let mut body = Map::new();
     let mut float =
         |field: &str, value: Option<f32>, default: f32, within: fn(f32) -> bool, expected: &str| {

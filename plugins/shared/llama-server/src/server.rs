@@ -2,6 +2,7 @@
 
 use crate::child::Child;
 use crate::http::{Client, HttpError};
+use crate::key::Key;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -77,6 +78,8 @@ pub struct Server {
     // Before the child: connections close first.
     client: Client,
     child: Child,
+    address: SocketAddr,
+    key: Key,
     /// Context of each sequence, as the server has it.
     context: u32,
     properties: Value,
@@ -113,7 +116,7 @@ impl Server {
             cause,
         };
         let key = fresh_key();
-        let client = Client::new(address, key.clone()).map_err(spawn)?;
+        let client = Client::new(address, key.expose().to_owned()).map_err(spawn)?;
         let child = Child::start(command(options, address, &key), "llama-server").map_err(spawn)?;
         tracing::info!("llama-server started: process {}, {address}", child.id());
         wait_until_ready(&child, &client, options.ready_within)?;
@@ -133,9 +136,21 @@ impl Server {
         Ok(Self {
             client,
             child,
+            address,
+            key,
             context,
             properties,
         })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it asks for.
+    pub fn key(&self) -> &Key {
+        &self.key
     }
 
     /// For requests.
@@ -183,7 +198,7 @@ impl Server {
     }
 }
 
-fn command(options: &Options, address: SocketAddr, key: &str) -> Command {
+fn command(options: &Options, address: SocketAddr, key: &Key) -> Command {
     let mut command = Command::new(&options.program);
     let total = options.context.saturating_mul(options.parallel);
     command
@@ -214,7 +229,7 @@ fn command(options: &Options, address: SocketAddr, key: &str) -> Command {
         };
     }
     // Not an argument: those can be read by every user of the machine.
-    command.env("LLAMA_API_KEY", key);
+    command.env("LLAMA_API_KEY", key.expose());
     command
 }
 
@@ -225,14 +240,14 @@ fn free_address() -> std::io::Result<SocketAddr> {
 
 /// A key that other users of the machine can't guess: from the randomness that the standard library keeps for its hash maps,
 /// which is seeded by the system for every thread.
-fn fresh_key() -> String {
+fn fresh_key() -> Key {
     use std::hash::{BuildHasher, Hasher};
     let piece = |number: u64| {
         let mut hasher = std::hash::RandomState::new().build_hasher();
         hasher.write_u64(number);
-        format!("{:016x}", hasher.finish())
+        hasher.finish()
     };
-    (0..4).map(piece).collect()
+    Key::of_numbers([0, 1, 2, 3].map(piece))
 }
 
 fn wait_until_ready(child: &Child, client: &Client, limit: Duration) -> Result<(), StartError> {
@@ -296,7 +311,7 @@ mod tests {
     #[test]
     fn the_command_has_it_all() {
         let address = SocketAddr::from(([127, 0, 0, 1], 4711));
-        let command = command(&options(), address, "secret");
+        let command = command(&options(), address, &Key::new("secret").unwrap());
         let arguments: Vec<_> = command
             .get_args()
             .filter_map(|word| word.to_str())
@@ -314,8 +329,8 @@ mod tests {
 
     #[test]
     fn keys_and_ports_differ() {
-        assert_ne!(fresh_key(), fresh_key());
-        assert_eq!(fresh_key().len(), 64);
+        assert_ne!(fresh_key().expose(), fresh_key().expose());
+        assert_eq!(fresh_key().expose().len(), 64);
         let (a, b) = (free_address().unwrap(), free_address().unwrap());
         assert!(a.ip().is_loopback() && a.port() != 0 && b.port() != 0);
     }
