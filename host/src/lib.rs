@@ -37,6 +37,7 @@ pub mod loader;
 mod lossy;
 pub mod manifest;
 mod memory;
+mod module_copy;
 mod nearest;
 pub mod registry;
 #[cfg(feature = "cli")]
@@ -57,4 +58,7 @@ pub use backplane_plugin_api::{
 pub use error::{Error, Result};
 pub use folders::Folders;
 pub use manifest::{Fallback, Manifest};
-pub use registry::{Checked, Converted, Model, ModelOptions, Plugin, Registry, Reply};
+pub use registry::{
+    Change, Checked, Converted, Model, ModelChange, ModelOptions, Plugin, PluginChange, Registry,
+    Reloaded, Reply, Watch,
+};

@@ -3,17 +3,24 @@
 //! Of two modules with one plugin name, the one that the manifest gives an explicit `path` wins; else the one of the
 //! earlier directory; else the one whose file name comes first. The loser is listed with the verdict `disabled`.
 
+mod answer;
 mod discover;
 mod files;
 mod model;
+mod opening;
 mod plugin;
 mod reference;
+mod reload;
+mod stamp;
+mod watch;
 
 #[cfg(feature = "cli")]
 pub(crate) use discover::{discover, module_name};
 pub use files::{Checked, Converted};
 pub use model::{Model, ModelOptions, Reply};
 pub use plugin::{Plugin, PluginKind};
+pub use reload::{Change, ModelChange, PluginChange, Reloaded};
+pub use watch::Watch;
 
 use crate::catalog::Catalog;
 use crate::error::{Error, Result};
@@ -23,21 +30,134 @@ use crate::nearest::suggestion;
 use crate::selection::{Attempt, Candidate, Failure, Trace, choose};
 use backplane_plugin_api::sdk::Backend;
 use backplane_plugin_api::types::{self, DeviceInfo, ErrorCode, ModelInfo};
-use std::path::Path;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use opening::Opening;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 /// What a backend says of a file.
 pub type Inspection = std::result::Result<Option<ModelInfo>, types::Error>;
 
 /// The plugins of a manifest, and those that the embedding program registers. Nothing is opened before it is needed;
-/// each module is opened and asked once. Shared freely between threads.
+/// each module is opened and asked once, and again only by [`Registry::reload`]. Shared freely between threads.
 #[derive(Debug)]
 pub struct Registry {
-    manifest: Manifest,
     folders: Folders,
+    /// Where the manifest is read anew; `None` for one that was in memory.
+    named: Option<Option<PathBuf>>,
+    /// Whether copies of modules are opened.
+    copies: bool,
     registered: Mutex<Vec<Plugin>>,
+    /// What is in force; a reload puts another in its place.
+    current: Mutex<Arc<View>>,
+    /// Models that are loaded.
+    models: Mutex<Vec<Weak<model::Shared>>>,
+    /// Held by the reload that runs.
+    reloading: Mutex<()>,
+}
+
+/// A manifest and what it led to.
+#[derive(Debug)]
+struct View {
+    manifest: Arc<Manifest>,
     found: OnceLock<Vec<Plugin>>,
+}
+
+impl View {
+    fn new(manifest: Manifest) -> Arc<Self> {
+        Arc::new(Self {
+            manifest: Arc::new(manifest),
+            found: OnceLock::new(),
+        })
+    }
+}
+
+/// The plugins as they are at one moment: what a selection is made of.
+struct Look {
+    manifest: Arc<Manifest>,
+    all: Vec<Plugin>,
+}
+
+impl Look {
+    fn backend(&self, name: &str) -> Option<Arc<dyn Backend>> {
+        let usable = |plugin: &&Plugin| plugin.name == name && plugin.verdict.is_available();
+        self.all.iter().find(usable)?.backend().cloned()
+    }
+
+    /// One for each name: the plugin that is used.
+    fn candidates(&self) -> Vec<Candidate> {
+        let mut all = self.all.clone();
+        all.dedup_by(|later, earlier| later.name == earlier.name);
+        let candidate = |plugin: Plugin| Candidate {
+            name: plugin.name,
+            version: plugin.version,
+            path: plugin.path,
+            verdict: plugin.verdict,
+        };
+        all.into_iter().map(candidate).collect()
+    }
+
+    /// The plugin of a name, whatever its case and verdict.
+    fn get(&self, name: &str) -> Result<Plugin> {
+        let wanted = normal_name(name);
+        if let Some(plugin) = self.all.iter().find(|plugin| plugin.name == wanted) {
+            return Ok(plugin.clone());
+        }
+        let known = self.all.iter().map(|plugin| plugin.name.as_str());
+        let action = suggestion(
+            &wanted,
+            known,
+            "no plugin is installed; see `backplane plugins`",
+        );
+        Err(Error::UnknownBackend {
+            name: name.to_owned(),
+            action,
+        })
+    }
+
+    fn pinned(&self, options: &ModelOptions) -> Result<Option<String>> {
+        options
+            .backend
+            .as_deref()
+            .map(|name| self.get(name).map(|plugin| plugin.name))
+            .transpose()
+    }
+
+    fn fallback(&self, options: &ModelOptions) -> Fallback {
+        options.fallback.unwrap_or(self.manifest.fallback)
+    }
+
+    fn failure(&self, failure: Failure, trace: Trace) -> Error {
+        let trace = Box::new(trace);
+        match failure {
+            Failure::NoBackend(message) => {
+                let action = format!(
+                    "see `backplane plugins explain`; manifest: {}",
+                    self.manifest.source
+                );
+                Error::NoBackend {
+                    message,
+                    action,
+                    trace,
+                }
+            }
+            Failure::Model(message) => {
+                let action =
+                    "choose another model, or see `backplane plugins explain` with it".to_owned();
+                Error::ModelUnusable {
+                    message,
+                    action,
+                    trace: Some(trace),
+                }
+            }
+            Failure::Backend(backend, error) => Error::Backend { backend, error },
+        }
+    }
+}
+
+/// A lock whose holder can't have left it half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Registry {
@@ -47,23 +167,53 @@ impl Registry {
     /// The manifest can't be read or is wrong.
     pub fn open<'a>(manifest: impl Into<Option<&'a Path>>) -> Result<Self> {
         let folders = Folders::from_environment();
-        let manifest = locate(manifest.into(), &folders)?;
-        Ok(Self::new(manifest, folders))
+        let named = manifest.into();
+        let manifest = locate(named, &folders)?;
+        Ok(Self {
+            named: Some(named.map(Path::to_path_buf)),
+            ..Self::new(manifest, folders)
+        })
     }
 
-    /// The registry of a manifest that is already in memory.
+    /// The registry of a manifest that is already in memory; a reload keeps it.
     pub fn new(manifest: Manifest, folders: Folders) -> Self {
         Self {
-            manifest,
             folders,
-            registered: Mutex::new(Vec::new()),
-            found: OnceLock::new(),
+            named: None,
+            copies: false,
+            registered: Mutex::default(),
+            current: Mutex::new(View::new(manifest)),
+            models: Mutex::default(),
+            reloading: Mutex::default(),
         }
     }
 
+    /// The same for a program that runs for long: copies of modules are opened, so that a file may be replaced, even in
+    /// place, while it is in use; and their content is remembered, so that only one that differs is opened again. Costs
+    /// the reading of every module, and on Linux its size in memory; elsewhere the files themselves are opened, and one
+    /// that is in use must be replaced by another file of its name, never written over.
+    #[must_use]
+    pub fn reloadable(mut self) -> Self {
+        self.copies = true;
+        self
+    }
+
     /// The manifest in force.
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+    pub fn manifest(&self) -> Arc<Manifest> {
+        self.view().manifest.clone()
+    }
+
+    fn view(&self) -> Arc<View> {
+        lock(&self.current).clone()
+    }
+
+    /// The plugins now.
+    fn look(&self) -> Look {
+        let view = self.view();
+        Look {
+            all: self.all_of(&view),
+            manifest: view.manifest.clone(),
+        }
     }
 
     /// The folders in use.
@@ -88,28 +238,32 @@ impl Registry {
                 "give it one of letters, digits and `_`",
             ));
         }
-        let mut registered = self
-            .registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut registered = lock(&self.registered);
         if registered.iter().any(|plugin| plugin.name == name) {
             let message = format!("a backend named `{name}` is registered already");
             return Err(Error::usage(message, "register each backend once"));
         }
-        let plugin = Plugin::embedded(name, backend, &self.manifest);
+        let plugin = Plugin::embedded(name, backend, &self.manifest());
         registered.push(plugin.clone());
         Ok(plugin)
     }
 
     /// Every plugin, usable or not, in name order; of several with one name the one that is used comes first.
     pub fn all(&self) -> Vec<Plugin> {
-        let mut all = self
-            .registered
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
+        self.all_of(&self.view())
+    }
+
+    fn all_of(&self, view: &View) -> Vec<Plugin> {
+        let mut all = lock(&self.registered).clone();
         let embedded: Vec<String> = all.iter().map(|plugin| plugin.name.clone()).collect();
-        for plugin in self.found.get_or_init(|| plugin::open_all(&self.manifest)) {
+        let open = || {
+            plugin::open_all(&Opening {
+                manifest: &view.manifest,
+                copies: self.copies,
+                before: &[],
+            })
+        };
+        for plugin in view.found.get_or_init(open) {
             if !embedded.contains(&plugin.name) {
                 all.push(plugin.clone().refreshed());
             } else if plugin.kind != PluginKind::Missing {
@@ -141,21 +295,7 @@ impl Registry {
     /// # Errors
     /// There is none; the error names the nearest.
     pub fn get(&self, name: &str) -> Result<Plugin> {
-        let wanted = normal_name(name);
-        let all = self.all();
-        if let Some(plugin) = all.iter().find(|plugin| plugin.name == wanted) {
-            return Ok(plugin.clone());
-        }
-        let known = all.iter().map(|plugin| plugin.name.as_str());
-        let action = suggestion(
-            &wanted,
-            known,
-            "no plugin is installed; see `backplane plugins`",
-        );
-        Err(Error::UnknownBackend {
-            name: name.to_owned(),
-            action,
-        })
+        self.look().get(name)
     }
 
     /// The plugin that is preferred for a model that all take.
@@ -163,11 +303,12 @@ impl Registry {
     /// # Errors
     /// None is available, or the policy forbids another than one that can't be used.
     pub fn default(&self) -> Result<Plugin> {
-        let (order, fallback) = (&self.manifest.order, self.manifest.fallback);
+        let look = self.look();
+        let (order, fallback) = (&look.manifest.order, look.manifest.fallback);
         let take = |candidate: &Candidate| Attempt::Taken(candidate.name.clone());
-        match choose(self.candidates(), order, None, fallback, None, take) {
-            (_, Ok(name)) => self.get(&name),
-            (trace, Err(failure)) => Err(self.failure(failure, trace)),
+        match choose(look.candidates(), order, None, fallback, None, take) {
+            (_, Ok(name)) => look.get(&name),
+            (trace, Err(failure)) => Err(look.failure(failure, trace)),
         }
     }
 
@@ -186,16 +327,17 @@ impl Registry {
     /// What each available backend that the order reaches says of a file, in the order of preference. No weights are
     /// read.
     pub fn inspect(&self, path: &Path) -> Vec<(String, Inspection)> {
+        let look = self.look();
         let mut answers = Vec::new();
         let ask = |candidate: &Candidate| {
-            if let Some(backend) = self.backend(&candidate.name) {
+            if let Some(backend) = look.backend(&candidate.name) {
                 answers.push((candidate.name.clone(), backend.inspect(path)));
             }
             Attempt::<()>::OtherFormat
         };
         let _ = choose(
-            self.candidates(),
-            &self.manifest.order,
+            look.candidates(),
+            &look.manifest.order,
             None,
             Fallback::Allow,
             None,
@@ -215,19 +357,19 @@ impl Registry {
             Some((path, options)) => (Some(path), options),
             None => (None, options.clone()),
         };
-        let options = &options;
-        let pinned = self.pinned(options)?;
-        let fallback = options.fallback.unwrap_or(self.manifest.fallback);
-        let ask = |candidate: &Candidate| match (&path, self.backend(&candidate.name)) {
+        let look = self.look();
+        let pinned = look.pinned(&options)?;
+        let fallback = look.fallback(&options);
+        let ask = |candidate: &Candidate| match (&path, look.backend(&candidate.name)) {
             (Some(path), Some(backend)) => match Attempt::from_inspection(backend.inspect(path)) {
                 Ok(_) => Attempt::Taken(()),
                 Err(lost) => lost,
             },
             _ => Attempt::Taken(()),
         };
-        let order = &self.manifest.order;
+        let order = &look.manifest.order;
         Ok(choose(
-            self.candidates(),
+            look.candidates(),
             order,
             pinned.as_deref(),
             fallback,
@@ -237,40 +379,53 @@ impl Registry {
         .0)
     }
 
-    /// Loads a model: a path, a name in the catalogue, or `BACKEND:NAME` for a model of that backend which is no file. The backend is the pinned one, else the first in the order
-    /// that can run it. Without a context of the caller's it is the model's own, up to the manifest's cap.
+    /// Loads a model: a path, a name in the catalogue, or `BACKEND:NAME` for a model of that backend which is no file. The
+    /// backend is the pinned one, else the first in the order that can run it. Without a context of the caller's it is the model's own, up to the manifest's cap.
     ///
     /// # Errors
     /// The model is not there, no backend can run it, or loading failed.
     pub fn load(&self, model: &str, options: &ModelOptions) -> Result<Model> {
-        let started = Instant::now();
         let (path, options) = self.meant(model, options)?;
-        let options = &options;
-        let pinned = self.pinned(options)?;
-        let fallback = options.fallback.unwrap_or(self.manifest.fallback);
         warn_of_threads(options.load.threads);
+        let loaded = self.load_at(&path, &options)?;
+        let model = Model::new(path, options, loaded);
+        let mut models = lock(&self.models);
+        models.retain(|model| model.strong_count() > 0);
+        models.push(model.weak());
+        Ok(model)
+    }
+
+    /// Loads a model anew where its last call failed in a way that says that its engine is gone, as after the crash of a
+    /// worker. Later calls of the model go to the new one; the backend is chosen as by [`Registry::load`]. Does nothing
+    /// where the model is well.
+    ///
+    /// # Errors
+    /// As [`Registry::load`]; the model is then as it was.
+    pub fn renew(&self, model: &Model) -> Result<()> {
+        model.renew(|path, options| self.load_at(path, options))
+    }
+
+    fn load_at(&self, path: &Path, options: &ModelOptions) -> Result<model::Loaded> {
+        let started = Instant::now();
+        let look = self.look();
+        let pinned = look.pinned(options)?;
+        let fallback = look.fallback(options);
         let load = |candidate: &Candidate| {
-            let Some(backend) = self.backend(&candidate.name) else {
+            let Some(backend) = look.backend(&candidate.name) else {
                 return Attempt::OtherFormat;
             };
-            let info = match Attempt::from_inspection(backend.inspect(&path)) {
+            let info = match Attempt::from_inspection(backend.inspect(path)) {
                 Ok(info) => info,
                 Err(lost) => return lost,
             };
-            let mut load = options.load.clone();
-            // What is no file takes none of this machine's memory: its context is not ours to choose.
-            if !reference::is_reference(&path) {
-                load.context = load
-                    .context
-                    .or_else(|| Some(default_context(info.context_length, self.manifest.context)));
-            }
-            match backend.load(&path, &load) {
+            let load = load_options(options, path, &info, &look.manifest);
+            match backend.load(path, &load) {
                 Ok(model) => match options.needs {
                     // What was loaded in vain is closed by being dropped.
                     Some(need) if pinned.is_none() && model.capability(need).is_none() => {
                         Attempt::Lacks(need.to_owned())
                     }
-                    _ => Attempt::Taken(model),
+                    _ => Attempt::Taken((model, backend)),
                 },
                 // An option of one backend alone asks for a backend that has it.
                 Err(error)
@@ -283,88 +438,50 @@ impl Registry {
                 Err(error) => Attempt::Failed(error),
             }
         };
-        let order = &self.manifest.order;
+        let order = &look.manifest.order;
         let (trace, loaded) = choose(
-            self.candidates(),
+            look.candidates(),
             order,
             pinned.as_deref(),
             fallback,
-            Some(path.clone()),
+            Some(path.to_path_buf()),
             load,
         );
         for candidate in &trace.candidates {
             let (name, outcome, reason) = (&candidate.name, candidate.outcome, &candidate.reason);
             tracing::debug!(backend = %name, ?outcome, %reason, "candidate");
         }
-        let model = loaded.map_err(|failure| self.failure(failure, trace.clone()))?;
+        let (model, engine) = loaded.map_err(|failure| look.failure(failure, trace.clone()))?;
         match (&trace.notice, fallback) {
             (Some(notice), Fallback::Allow) => tracing::info!("{notice}"),
             (Some(notice), _) => tracing::warn!("{notice}"),
             (None, _) => {}
         }
-        let model = Model::new(path, model, trace, started.elapsed().as_secs_f64());
-        tracing::info!(backend = %model.backend(), seconds = model.load_s(), "loaded {}", model.path().display());
-        for warning in model.info().warnings {
-            tracing::warn!("{}: {warning}", model.path().display());
+        let loaded =
+            model::Loaded::new(path, model, engine, trace, started.elapsed().as_secs_f64());
+        tracing::info!(backend = %loaded.backend(), seconds = loaded.load_s, "loaded {}", path.display());
+        for warning in loaded.model.info().warnings {
+            tracing::warn!("{}: {warning}", path.display());
         }
-        Ok(model)
+        Ok(loaded)
     }
+}
 
-    fn pinned(&self, options: &ModelOptions) -> Result<Option<String>> {
-        options
-            .backend
-            .as_deref()
-            .map(|name| self.get(name).map(|plugin| plugin.name))
-            .transpose()
+/// What a backend is given: the caller's options, and a context where the caller states none.
+fn load_options(
+    options: &ModelOptions,
+    path: &Path,
+    info: &ModelInfo,
+    manifest: &Manifest,
+) -> types::LoadOptions {
+    let mut load = options.load.clone();
+    // What is no file takes none of this machine's memory: its context is not ours to choose.
+    if !reference::is_reference(path) {
+        load.context = load
+            .context
+            .or_else(|| Some(default_context(info.context_length, manifest.context)));
     }
-
-    fn backend(&self, name: &str) -> Option<Arc<dyn Backend>> {
-        let plugin = self
-            .all()
-            .into_iter()
-            .find(|plugin| plugin.name == name && plugin.verdict.is_available())?;
-        plugin.backend().cloned()
-    }
-
-    /// One for each name: the plugin that is used.
-    fn candidates(&self) -> Vec<Candidate> {
-        let mut all = self.all();
-        all.dedup_by(|later, earlier| later.name == earlier.name);
-        let candidate = |plugin: Plugin| Candidate {
-            name: plugin.name,
-            version: plugin.version,
-            path: plugin.path,
-            verdict: plugin.verdict,
-        };
-        all.into_iter().map(candidate).collect()
-    }
-
-    fn failure(&self, failure: Failure, trace: Trace) -> Error {
-        let trace = Box::new(trace);
-        match failure {
-            Failure::NoBackend(message) => {
-                let action = format!(
-                    "see `backplane plugins explain`; manifest: {}",
-                    self.manifest.source
-                );
-                Error::NoBackend {
-                    message,
-                    action,
-                    trace,
-                }
-            }
-            Failure::Model(message) => {
-                let action =
-                    "choose another model, or see `backplane plugins explain` with it".to_owned();
-                Error::ModelUnusable {
-                    message,
-                    action,
-                    trace: Some(trace),
-                }
-            }
-            Failure::Backend(backend, error) => Error::Backend { backend, error },
-        }
-    }
+    load
 }
 
 /// Threads beyond the cores wait for each other.

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 /// # Errors
 /// The manifest is wrong, the model named can't be loaded, or the terminal fails.
 pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
-    let registry = registry(global)?;
+    let registry = registry(global)?.reloadable();
     let interrupt = Interrupt::catch(false)?;
     let mut session = Session::new(global, &registry, interrupt, verb);
     if let Some(model) = &verb.model {

@@ -171,13 +171,14 @@ fn fitting(registry: &Registry, verb: &Bench) -> Result<String> {
 
 /// Where the manifest has the backend run.
 fn of_manifest(registry: &Registry, backend: &str) -> Isolation {
-    let entry = registry.manifest().plugin(backend);
+    let manifest = registry.manifest();
+    let entry = manifest.plugin(backend);
     entry.map(|entry| entry.isolation).unwrap_or_default()
 }
 
 /// The same registry with the backend run there.
 fn isolated(registry: &Registry, backend: &str, isolation: Isolation) -> Registry {
-    let mut manifest = registry.manifest().clone();
+    let mut manifest = crate::manifest::Manifest::clone(&registry.manifest());
     let entry = manifest
         .plugins
         .entry(backend.to_owned())

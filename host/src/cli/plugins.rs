@@ -109,6 +109,11 @@ pub(crate) fn table(registry: &Registry, colour: bool) -> String {
             output::visible(&plugin.verdict.to_string())
         ));
     }
+    for plugin in &plugins {
+        if let Some(notice) = &plugin.notice {
+            text.push_str(&format!("\n{}: {}", plugin.name, output::visible(notice)));
+        }
+    }
     text
 }
 

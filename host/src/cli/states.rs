@@ -57,7 +57,7 @@ pub(super) fn embed(global: &Global, verb: &Embed) -> Result<ExitCode> {
     if verb.json {
         output::json(&Embeddings {
             model: model.path().display().to_string(),
-            backend: model.backend(),
+            backend: &model.backend(),
             pooling: request.pooling,
             normalized: request.normalize,
             dimensions: results.iter().find_map(Embedded::dimensions),

@@ -21,7 +21,6 @@ mod services;
 mod trust;
 
 pub use services::TracingServices;
-#[cfg(feature = "cli")]
 pub(crate) use trust::sha256_hex;
 
 use backplane_plugin_api::import::HostServices;
@@ -80,7 +79,30 @@ pub fn open(
 ) -> Result<LoadedPlugin, Verdict> {
     let real = trust::check(request.path, request.sha256)?;
     preflight::check(&real)?;
-    module::open(&real, &request.context, services)
+    module::open(&real, &real, &request.context, services)
+}
+
+/// Opens a module from a copy of it, which later changes of the file don't reach. The copy is what is hashed and looked at; where
+/// the file is, must be right too, and messages name it.
+///
+/// # Errors
+/// As [`open`].
+pub(crate) fn open_copy(
+    request: &LoadRequest<'_>,
+    copy: &Path,
+    services: Arc<dyn HostServices>,
+) -> Result<LoadedPlugin, Verdict> {
+    let real = trust::check(request.path, None)?;
+    let opened = request
+        .sha256
+        .map_or(Ok(()), |pin| trust::check_hash(copy, pin))
+        .and_then(|()| preflight::check(copy))
+        .and_then(|()| module::open(&real, copy, &request.context, services));
+    opened.map_err(|mut verdict| {
+        let (copy, real) = (copy.to_string_lossy(), real.to_string_lossy());
+        verdict.message = verdict.message.replace(&*copy, &real);
+        verdict
+    })
 }
 
 /// Whether a module file is there and can't be written by everyone; gives its path with links resolved.

@@ -20,17 +20,18 @@ const NOT_A_PLUGIN: &str =
     "name a module that was built with the Backplane SDK, or against its C header";
 const REBUILD: &str = "rebuild the plugin against this contract, or update Backplane";
 
-/// Opens the module at `path`, an absolute path.
+/// Opens the module at `path`, an absolute path; `file` is what the system opens: the same, or a copy of it.
 pub(super) fn open(
     path: &Path,
+    file: &Path,
     context: &Context,
     services: Arc<dyn HostServices>,
 ) -> Result<LoadedPlugin, Verdict> {
-    if let Some(plugin) = bind(path)? {
+    if let Some(plugin) = bind(file)? {
         return open_c(path, context, plugin);
     }
     // It is open already: this finds the same module again.
-    let header = lib_header_from_path(path).map_err(|error| library_verdict(path, &error))?;
+    let header = lib_header_from_path(file).map_err(|error| library_verdict(path, &error))?;
     let theirs = compatible_version(path, header)?;
     compatible_layout(path, header, &theirs)?;
     // SAFETY: the layout of the module's root was just found to be that of `PluginModuleRef`, grown at its end at most.

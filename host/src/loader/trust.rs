@@ -84,7 +84,7 @@ fn check_permissions(_path: &Path) -> Result<(), Verdict> {
     Ok(())
 }
 
-fn check_hash(path: &Path, pin: &str) -> Result<(), Verdict> {
+pub(super) fn check_hash(path: &Path, pin: &str) -> Result<(), Verdict> {
     let wanted = pin.trim().to_ascii_lowercase();
     if wanted.len() != 64 || !wanted.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Err(refuse(

@@ -1,6 +1,7 @@
 //! Which module files there are. Opens none of them.
 
 use crate::manifest::{DEFAULT_ORDER, Manifest, PluginEntry, normal_name};
+use crate::module_copy::ModuleCopy;
 use crate::nearest::nearest;
 use backplane_plugin_api::types::{Verdict, VerdictState};
 use std::collections::BTreeSet;
@@ -15,6 +16,10 @@ pub(crate) struct Found {
     pub(crate) path: Option<PathBuf>,
     /// Set where it is not to be opened.
     pub(crate) verdict: Option<Verdict>,
+    /// What is opened instead of the file itself: a copy, which later changes don't reach.
+    pub(super) copy: Option<ModuleCopy>,
+    /// Whether it runs in a worker whatever its entry says.
+    pub(super) in_worker: bool,
 }
 
 /// Module files in the order in which duplicates are decided: explicit paths, then the directories in order, each in
@@ -28,6 +33,8 @@ pub(crate) fn discover(manifest: &Manifest) -> Vec<Found> {
                 name: entry.name.clone(),
                 path: Some(path.clone()),
                 verdict,
+                copy: None,
+                in_worker: false,
             });
         }
     }
@@ -55,6 +62,8 @@ pub(crate) fn discover(manifest: &Manifest) -> Vec<Found> {
                 name,
                 path: Some(path),
                 verdict,
+                copy: None,
+                in_worker: false,
             });
         }
     }
@@ -81,6 +90,8 @@ pub(crate) fn discover(manifest: &Manifest) -> Vec<Found> {
             name: name.to_owned(),
             path: None,
             verdict: Some(verdict),
+            copy: None,
+            in_worker: false,
         });
     }
     found

@@ -96,10 +96,11 @@ impl Registry {
         take: impl Fn(&dyn Backend) -> std::result::Result<Option<T>, types::Error>,
     ) -> Result<(PathBuf, Trace, T)> {
         let path = self.catalog().resolve(model)?;
-        let pinned = self.pinned(options)?;
-        let fallback = options.fallback.unwrap_or(self.manifest.fallback);
+        let look = self.look();
+        let pinned = look.pinned(options)?;
+        let fallback = look.fallback(options);
         let ask = |candidate: &Candidate| {
-            let Some(backend) = self.backend(&candidate.name) else {
+            let Some(backend) = look.backend(&candidate.name) else {
                 return Attempt::OtherFormat;
             };
             let object = match take(backend.as_ref()) {
@@ -114,8 +115,8 @@ impl Registry {
             }
         };
         let (mut trace, found) = choose(
-            self.candidates(),
-            &self.manifest.order,
+            look.candidates(),
+            &look.manifest.order,
             pinned.as_deref(),
             fallback,
             Some(path.clone()),
@@ -130,7 +131,7 @@ impl Registry {
         }
         match found {
             Ok(object) => Ok((path, trace, object)),
-            Err(failure) => Err(self.failure(failure, trace)),
+            Err(failure) => Err(look.failure(failure, trace)),
         }
     }
 }

@@ -5,9 +5,9 @@ use crate::manifest::Fallback;
 use crate::memory;
 use crate::selection::Trace;
 use backplane_plugin_api::capability::{self, ATTENTION, EMBED, SCORE};
-use backplane_plugin_api::sdk::{Sink, TextModel};
+use backplane_plugin_api::sdk::{Backend, Sink, TextModel};
 use backplane_plugin_api::types::{
-    self, ChatRequest, Classification, ClassifyRequest, Completion, Control, Event,
+    self, ChatRequest, Classification, ClassifyRequest, Completion, Control, ErrorCode, Event,
     GenerateRequest, LoadOptions, Metrics, ModelInfo, TokenLogprob,
 };
 use backplane_plugin_api::{
@@ -15,7 +15,8 @@ use backplane_plugin_api::{
     Progress, ScoreRequest,
 };
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// How to load a model.
 #[derive(Clone, Debug, Default)]
@@ -31,19 +32,99 @@ pub struct ModelOptions {
 }
 
 /// A loaded model. Calls may come from any thread, many at once. It is closed when the last clone is dropped.
+///
+/// When its plugin is replaced by a reload, calls that run end as they began, and later ones go to the new plugin.
 #[derive(Clone)]
 pub struct Model {
-    inner: Arc<Inner>,
+    shared: Arc<Shared>,
 }
 
-struct Inner {
+/// What the clones of a model share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) path: PathBuf,
+    pub(super) options: ModelOptions,
+    current: RwLock<Arc<Loaded>>,
+    /// Held by the one that loads it anew.
+    renewing: Mutex<()>,
+}
+
+impl Shared {
+    /// What calls that begin now go to.
+    pub(super) fn current(&self) -> Arc<Loaded> {
+        let current = self.current.read();
+        current.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Calls that begin from now on go to `loaded`; what was there is closed when the last call in it ends.
+    pub(super) fn replace(&self, loaded: Loaded) {
+        let current = self.current.write();
+        let mut current = current.unwrap_or_else(PoisonError::into_inner);
+        let old = std::mem::replace(&mut *current, Arc::new(loaded));
+        // Closing takes time, and calls that begin don't wait for it.
+        drop(current);
+        drop(old);
+    }
+}
+
+/// A model in one backend.
+pub(super) struct Loaded {
     path: PathBuf,
-    model: Arc<dyn TextModel>,
-    trace: Trace,
-    load_s: f64,
+    pub(super) model: Arc<dyn TextModel>,
+    /// What loaded it.
+    pub(super) engine: Arc<dyn Backend>,
+    pub(super) trace: Trace,
+    pub(super) load_s: f64,
+    /// Whether a call failed in a way that says that the engine is gone.
+    gone: AtomicBool,
 }
 
-impl Drop for Inner {
+impl Loaded {
+    pub(super) fn new(
+        path: &Path,
+        model: Arc<dyn TextModel>,
+        engine: Arc<dyn Backend>,
+        trace: Trace,
+        load_s: f64,
+    ) -> Self {
+        Self {
+            path: path.to_path_buf(),
+            model,
+            engine,
+            trace,
+            load_s,
+            gone: AtomicBool::new(false),
+        }
+    }
+
+    /// The backend that runs it.
+    pub(super) fn backend(&self) -> &str {
+        self.trace.chosen.as_deref().unwrap_or_default()
+    }
+
+    fn of_backend<T>(&self, answer: std::result::Result<T, types::Error>) -> Result<T> {
+        answer.map_err(|error| {
+            if matches!(error.code, ErrorCode::Device | ErrorCode::Closed) {
+                self.gone.store(true, Ordering::Release);
+            }
+            Error::Backend {
+                backend: self.backend().to_owned(),
+                error,
+            }
+        })
+    }
+}
+
+impl std::fmt::Debug for Loaded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loaded")
+            .field("path", &self.path)
+            .field("backend", &self.backend())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Loaded {
     fn drop(&mut self) {
         if let Err(error) = self.model.close() {
             tracing::warn!("{}: closing failed: {error}", self.path.display());
@@ -69,45 +150,78 @@ pub struct Reply {
 }
 
 impl Model {
-    pub(super) fn new(path: PathBuf, model: Arc<dyn TextModel>, trace: Trace, load_s: f64) -> Self {
+    pub(super) fn new(path: PathBuf, options: ModelOptions, loaded: Loaded) -> Self {
         Self {
-            inner: Arc::new(Inner {
+            shared: Arc::new(Shared {
                 path,
-                model,
-                trace,
-                load_s,
+                options,
+                current: RwLock::new(Arc::new(loaded)),
+                renewing: Mutex::new(()),
             }),
         }
     }
 
+    pub(super) fn weak(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
+    }
+
+    fn now(&self) -> Arc<Loaded> {
+        self.shared.current()
+    }
+
+    /// Has it loaded anew where it is gone.
+    pub(super) fn renew(
+        &self,
+        load: impl FnOnce(&Path, &ModelOptions) -> Result<Loaded>,
+    ) -> Result<()> {
+        if !self.is_gone() {
+            return Ok(());
+        }
+        let renewing = self.shared.renewing.lock();
+        let _one = renewing.unwrap_or_else(PoisonError::into_inner);
+        // Another call may have done it meanwhile.
+        if self.is_gone() {
+            let loaded = load(&self.shared.path, &self.shared.options)?;
+            self.shared.replace(loaded);
+        }
+        Ok(())
+    }
+
+    /// Whether a call has failed in a way that says that the engine is gone, as after the crash of a worker;
+    /// [`crate::Registry::renew`] loads it anew.
+    pub fn is_gone(&self) -> bool {
+        self.now().gone.load(Ordering::Acquire)
+    }
+
     /// The backend that runs it.
-    pub fn backend(&self) -> &str {
-        self.inner.trace.chosen.as_deref().unwrap_or_default()
+    pub fn backend(&self) -> String {
+        self.now().backend().to_owned()
     }
 
     /// Its file or folder.
     pub fn path(&self) -> &Path {
-        &self.inner.path
+        &self.shared.path
     }
 
     /// How its backend was chosen.
-    pub fn trace(&self) -> &Trace {
-        &self.inner.trace
+    pub fn trace(&self) -> Trace {
+        self.now().trace.clone()
     }
 
-    /// Seconds from the call of [`crate::Registry::load`] to its end: plugins, choice and loading.
+    /// Seconds that loading took: plugins, choice and loading.
     pub fn load_s(&self) -> f64 {
-        self.inner.load_s
+        self.now().load_s
     }
 
     /// What was loaded.
     pub fn info(&self) -> ModelInfo {
-        self.inner.model.info()
+        self.now().model.info()
     }
 
-    /// The contract's own object, for all else that it offers.
-    pub fn text_model(&self) -> &Arc<dyn TextModel> {
-        &self.inner.model
+    /// The contract's own object, for all else that it offers. It is closed with the model, and when a reload has
+    /// replaced its plugin.
+    pub fn text_model(&self) -> Arc<dyn TextModel> {
+        self.now().model.clone()
     }
 
     /// Generates from a prompt; `sink` takes the events as they come (a closure is a sink). Blocks until the end.
@@ -131,7 +245,7 @@ impl Model {
     /// # Errors
     /// The template refuses the messages, or there is none.
     pub fn render_chat(&self, request: &ChatRequest) -> Result<String> {
-        self.of_backend(self.inner.model.render_chat(request))
+        self.ask(|model| model.render_chat(request))
     }
 
     /// One forward pass a prompt; an error per prompt.
@@ -139,10 +253,11 @@ impl Model {
     /// # Errors
     /// The request as a whole is refused.
     pub fn classify(&self, request: &ClassifyRequest) -> Result<Vec<Result<Classification>>> {
-        let answers = self.of_backend(self.inner.model.classify(request))?;
+        let now = self.now();
+        let answers = now.of_backend(now.model.classify(request))?;
         Ok(answers
             .into_iter()
-            .map(|answer| self.of_backend(answer))
+            .map(|answer| now.of_backend(answer))
             .collect())
     }
 
@@ -151,7 +266,7 @@ impl Model {
     /// # Errors
     /// The engine has no tokenizer to ask.
     pub fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        self.of_backend(self.inner.model.tokenize(text, add_special, parse_special))
+        self.ask(|model| model.tokenize(text, add_special, parse_special))
     }
 
     /// Bytes of token ids.
@@ -159,7 +274,7 @@ impl Model {
     /// # Errors
     /// An id is outside the vocabulary.
     pub fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
-        self.of_backend(self.inner.model.detokenize(tokens, special))
+        self.ask(|model| model.detokenize(tokens, special))
     }
 
     /// Texts as vectors, one for each input, an error per input. `progress` counts inputs (a closure watches it).
@@ -171,11 +286,11 @@ impl Model {
         request: &EmbedRequest,
         progress: &mut dyn Progress,
     ) -> Result<Vec<Result<Embedding>>> {
-        let embed = self.offered(EMBED, capability::embed)?;
-        let answers = self.of_backend(embed.embed(request, progress))?;
+        let (now, embed) = self.offered(EMBED, capability::embed)?;
+        let answers = now.of_backend(embed.embed(request, progress))?;
         Ok(answers
             .into_iter()
-            .map(|answer| self.of_backend(answer))
+            .map(|answer| now.of_backend(answer))
             .collect())
     }
 
@@ -185,8 +300,8 @@ impl Model {
     /// # Errors
     /// The backend does not offer `score/1`, the request is refused, or the call was stopped.
     pub fn score(&self, request: &ScoreRequest, progress: &mut dyn Progress) -> Result<Vec<f32>> {
-        let score = self.offered(SCORE, capability::score)?;
-        self.of_backend(score.score(request, progress))
+        let (now, score) = self.offered(SCORE, capability::score)?;
+        now.of_backend(score.score(request, progress))
     }
 
     /// Queries and keys of a prompt by layer and head, as attention multiplies them. `progress` counts tokens.
@@ -198,25 +313,33 @@ impl Model {
         request: &AttentionRequest,
         progress: &mut dyn Progress,
     ) -> Result<AttentionState> {
-        let attention = self.offered(ATTENTION, capability::attention)?;
-        self.of_backend(attention.inspect_attention(request, progress))
+        let (now, attention) = self.offered(ATTENTION, capability::attention)?;
+        now.of_backend(attention.inspect_attention(request, progress))
     }
 
     fn offered<T>(
         &self,
         name: &str,
         take: impl FnOnce(&dyn TextModel) -> std::result::Result<Option<T>, types::Error>,
-    ) -> Result<T> {
-        let taken = self.of_backend(take(self.inner.model.as_ref()))?;
-        taken.ok_or_else(|| {
-            let message = format!("does not offer `{name}` for this model");
-            let error = types::Error::new(types::ErrorCode::Unsupported, message)
-                .with_action("choose another backend; see `backplane plugins`");
-            Error::Backend {
-                backend: self.backend().to_owned(),
-                error,
+    ) -> Result<(Arc<Loaded>, T)> {
+        let now = self.now();
+        match now.of_backend(take(now.model.as_ref()))? {
+            Some(taken) => Ok((now, taken)),
+            None => {
+                let message = format!("does not offer `{name}` for this model");
+                let error = types::Error::new(ErrorCode::Unsupported, message)
+                    .with_action("choose another backend; see `backplane plugins`");
+                now.of_backend(Err(error))
             }
-        })
+        }
+    }
+
+    fn ask<T>(
+        &self,
+        call: impl FnOnce(&dyn TextModel) -> std::result::Result<T, types::Error>,
+    ) -> Result<T> {
+        let now = self.now();
+        now.of_backend(call(now.model.as_ref()))
     }
 
     /// What the device that runs it could do at most, measured now; `None` where the backend does not offer `peaks/1`.
@@ -225,9 +348,10 @@ impl Model {
     /// # Errors
     /// Memory is short, the device failed, or the call was stopped.
     pub fn peaks(&self, progress: &mut dyn Progress) -> Result<Option<PeaksReport>> {
-        let peaks = self.of_backend(capability::peaks(self.inner.model.as_ref()))?;
+        let now = self.now();
+        let peaks = now.of_backend(capability::peaks(now.model.as_ref()))?;
         let measure = |peaks: Arc<dyn Peaks>| {
-            self.of_backend(peaks.measure_peaks(&PeaksRequest::default(), progress))
+            now.of_backend(peaks.measure_peaks(&PeaksRequest::default(), progress))
         };
         peaks.map(measure).transpose()
     }
@@ -235,7 +359,7 @@ impl Model {
     /// Counters and gauges of this model, and `process_peak_memory_bytes` of the process that runs it, where the system
     /// tells.
     pub fn metrics(&self) -> Metrics {
-        let mut metrics = self.inner.model.metrics();
+        let mut metrics = self.now().model.metrics();
         memory::tell(&mut metrics);
         metrics
     }
@@ -244,13 +368,6 @@ impl Model {
     /// does not tell.
     pub fn peak_memory(&self) -> Option<u64> {
         self.metrics().get(memory::PEAK).map(|bytes| *bytes as u64)
-    }
-
-    fn of_backend<T>(&self, answer: std::result::Result<T, types::Error>) -> Result<T> {
-        answer.map_err(|error| Error::Backend {
-            backend: self.backend().to_owned(),
-            error,
-        })
     }
 
     fn collect(
@@ -267,14 +384,15 @@ impl Model {
             tokens: Some(Vec::new()),
             logprobs: Vec::new(),
         };
-        let completion = self.of_backend(call(self.inner.model.as_ref(), &mut collector))?;
+        let now = self.now();
+        let completion = now.of_backend(call(now.model.as_ref(), &mut collector))?;
         Ok(Reply {
             text: collector.text,
             tokens: collector.tokens,
             logprobs: collector.logprobs,
             completion,
-            backend: self.backend().to_owned(),
-            notice: self.inner.trace.notice.clone(),
+            backend: now.backend().to_owned(),
+            notice: now.trace.notice.clone(),
         })
     }
 }
@@ -282,7 +400,7 @@ impl Model {
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Model")
-            .field("path", &self.inner.path)
+            .field("path", &self.shared.path)
             .field("backend", &self.backend())
             .finish_non_exhaustive()
     }

@@ -1,6 +1,7 @@
 //! One plugin, from its file to its verdict.
 
 use super::discover::{self, Found};
+use super::opening::{Opening, Origin};
 use crate::loader::{LoadRequest, LoadedPlugin, TracingServices};
 use crate::manifest::{Isolation, Manifest, normal_name};
 use crate::worker::{self, Isolated, Spec, Start};
@@ -42,6 +43,11 @@ pub struct Plugin {
     /// Its module.
     #[serde(serialize_with = "crate::lossy::option")]
     pub path: Option<PathBuf>,
+    /// What a reload has to say: why a new module is not used, or that this one runs elsewhere than the manifest says.
+    pub notice: Option<String>,
+    /// From what it was opened, where it was.
+    #[serde(skip)]
+    pub(super) origin: Option<Arc<Origin>>,
     #[serde(skip)]
     backend: Option<Arc<dyn Backend>>,
     /// The same backend, where it is in a worker.
@@ -65,9 +71,30 @@ impl Plugin {
             verdict,
             devices: Vec::new(),
             path,
+            notice: None,
+            origin: None,
             backend: None,
             worker: None,
         }
+    }
+
+    /// Whether both are one backend, opened once.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        match (&self.backend, &other.backend) {
+            (Some(this), Some(that)) => Arc::ptr_eq(this, that),
+            _ => false,
+        }
+    }
+
+    /// The same, with what a reload has to say.
+    pub(super) fn with_notice(mut self, notice: impl Into<String>) -> Self {
+        self.notice = Some(notice.into());
+        self
+    }
+
+    /// Whether its module was opened in this process.
+    pub(super) fn is_here(&self) -> bool {
+        self.backend.is_some() && self.worker.is_none()
     }
 
     /// The same, with the verdict that crashes of its worker have brought since.
@@ -154,16 +181,16 @@ fn crashed(what: &str) -> Verdict {
 }
 
 /// Opens and asks every module of a manifest, side by side, and decides between those of one name.
-pub(super) fn open_all(manifest: &Manifest) -> Vec<Plugin> {
-    let found = discover::discover(manifest);
+pub(super) fn open_all(opening: &Opening<'_>) -> Vec<Plugin> {
+    let found = discover::discover(opening.manifest);
     let opened: Vec<Plugin> = std::thread::scope(|scope| {
         let to_open = found.iter().filter(|found| found.verdict.is_none()).count();
         if to_open < 2 {
-            return found.iter().map(|found| open(found, manifest)).collect();
+            return found.iter().map(|found| opening.open(found)).collect();
         }
         let threads: Vec<_> = found
             .iter()
-            .map(|found| scope.spawn(move || open(found, manifest)))
+            .map(|found| scope.spawn(move || opening.open(found)))
             .collect();
         let join = |(found, thread): (&Found, std::thread::ScopedJoinHandle<'_, Plugin>)| {
             thread.join().unwrap_or_else(|_| {
@@ -202,7 +229,7 @@ pub(super) fn open_all(manifest: &Manifest) -> Vec<Plugin> {
     plugins
 }
 
-fn open(found: &Found, manifest: &Manifest) -> Plugin {
+pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
     let path = match (&found.path, &found.verdict) {
         (Some(path), None) => path.clone(),
         (path, verdict) => {
@@ -223,6 +250,11 @@ fn open(found: &Found, manifest: &Manifest) -> Plugin {
         .plugin(&found.name)
         .map(|entry| entry.isolation)
         .unwrap_or_default();
+    let isolation = if found.in_worker {
+        Isolation::Process
+    } else {
+        isolation
+    };
     let unopened = |verdict| {
         Plugin::unopened(
             found.name.clone(),
@@ -334,6 +366,7 @@ fn start_worker(found: &Found, path: &Path, manifest: &Manifest) -> Start {
         sha256: manifest
             .plugin(&found.name)
             .and_then(|entry| entry.sha256.clone()),
+        copy: found.copy.clone(),
         time_limit: worker::TIME_LIMIT,
     })
 }
@@ -349,5 +382,11 @@ fn open_here(found: &Found, path: &Path, manifest: &Manifest) -> Result<LoadedPl
     let services = Arc::new(TracingServices {
         plugin: found.name.clone(),
     });
-    crate::loader::open(&request, services)
+    match &found.copy {
+        Some(copy) => {
+            copy.keep();
+            crate::loader::open_copy(&request, &copy.path(), services)
+        }
+        None => crate::loader::open(&request, services),
+    }
 }

@@ -235,7 +235,7 @@ fn from_manifest_to_text() {
         .unwrap();
     assert_eq!(
         (loaded.backend(), loaded.info().loaded_context),
-        ("echo", 4096),
+        ("echo".to_owned(), 4096),
         "the manifest's cap"
     );
     let options = GenerateOptions {

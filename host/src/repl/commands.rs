@@ -59,6 +59,12 @@ const COMMANDS: &[Command] = &[
         "which engines can run here, and why the others can't",
         plugins,
     ),
+    Command(
+        "reload",
+        "",
+        "look at the manifest and the modules again; models go on in what is new",
+        reload,
+    ),
     Command("save", "FILE", "save the conversation", save),
     Command("open", "FILE", "go on with a saved conversation", open),
     Command(
@@ -144,6 +150,12 @@ fn set(session: &mut Session<'_>, text: &str) -> Result<bool> {
     let shown = (setting.show)(&session.settings)
         .unwrap_or_else(|| format!("default ({})", setting.default));
     session.say(&format!("{} is {shown}", setting.name));
+    Ok(true)
+}
+
+fn reload(session: &mut Session<'_>, _: &str) -> Result<bool> {
+    let reloaded = session.registry().reload()?;
+    session.say(&output::visible(&reloaded.to_string()));
     Ok(true)
 }
 

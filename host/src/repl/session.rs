@@ -164,6 +164,7 @@ impl<'a> Session<'a> {
     /// Says something to the model and prints its reply.
     fn reply(&mut self, text: &str) -> Result<()> {
         let model = self.model()?.model.clone();
+        self.registry.renew(&model)?;
         self.interrupt.take();
         self.messages.push(ChatMessage::new("user", text));
         let request = ChatRequest {

@@ -75,6 +75,7 @@ impl Link {
             module_dir: spec.context.module_dir.as_path().into(),
             options: spec.context.options.clone(),
             sha256: spec.sha256.clone(),
+            copy: spec.copy.as_ref().map(|copy| copy.path().as_path().into()),
             log: tracing::level_filters::LevelFilter::current().to_string(),
         });
         // A worker that is gone already is noticed when it is listened to.

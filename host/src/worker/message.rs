@@ -49,16 +49,14 @@ pub(super) struct Open {
     pub(super) module_dir: Bytes,
     pub(super) options: BTreeMap<String, serde_json::Value>,
     pub(super) sha256: Option<String>,
+    /// Where a copy of the module is, if that is to be opened.
+    pub(super) copy: Option<Bytes>,
     /// Word of the most detailed level that the host keeps.
     pub(super) log: String,
 }
 
 /// From the host.
 #[derive(Debug, Serialize, Deserialize)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "made, written and dropped one at a time"
-)]
 pub(super) enum ToWorker {
     /// The first message.
     Open(Open),

@@ -29,6 +29,7 @@ mod imp;
 #[cfg(all(unix, feature = "cli"))]
 pub(crate) use imp::trial;
 
+use crate::module_copy::ModuleCopy;
 use backplane_plugin_api::sdk::{Backend, Context};
 use backplane_plugin_api::types::Verdict;
 use std::path::PathBuf;
@@ -87,6 +88,8 @@ pub(crate) struct Spec {
     pub(crate) context: Context,
     /// The SHA-256 that it must have.
     pub(crate) sha256: Option<String>,
+    /// What is opened instead of the file itself: a copy, which later changes don't reach.
+    pub(crate) copy: Option<ModuleCopy>,
     /// Time in which it is opened, and answers a probe.
     pub(crate) time_limit: Duration,
 }

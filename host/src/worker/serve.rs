@@ -5,7 +5,7 @@ use super::frame;
 use super::message::{
     AHEAD, Answer, Call, FromWorker, Info, Odd, Open, Opened, ToWorker, VERSION, metrics_out,
 };
-use crate::loader::{LoadRequest, open};
+use crate::loader::{LoadRequest, open, open_copy};
 use crate::memory;
 use backplane_plugin_api::capability::{
     self, ATTENTION, CHECK, CONVERT, EMBED, PEAKS, Progress, SCORE,
@@ -167,7 +167,11 @@ impl Worker {
             out: self.out.clone(),
             most: order.log.parse().unwrap_or(LevelFilter::WARN),
         };
-        let opened = open(&request, Arc::new(records)).map(|plugin| {
+        let opened = match order.copy.map(PathBuf::from) {
+            Some(copy) => open_copy(&request, &copy, Arc::new(records)),
+            None => open(&request, Arc::new(records)),
+        };
+        let opened = opened.map(|plugin| {
             let _ = self.backend.set(plugin.backend);
             Opened {
                 name: plugin.name,

@@ -29,6 +29,7 @@ fn spec(module: &str, options: &[(&str, Value)]) -> Spec {
             module_dir: PathBuf::new(),
         },
         sha256: None,
+        copy: None,
         time_limit: Duration::from_secs(20),
     }
 }
