@@ -6,6 +6,7 @@
 
 pub(crate) mod arguments;
 mod bench;
+mod devices;
 mod files;
 mod generated;
 pub(crate) mod interrupt;
@@ -86,6 +87,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::Bench(verb) => bench::bench(&global, &verb),
         Verb::Embed(verb) => states::embed(&global, &verb),
         Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
+        Verb::Devices(verb) => devices::devices(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),
         Verb::Completions(verb) => generated::completions(&verb),
         Verb::Man(verb) => generated::man(&verb),

@@ -96,6 +96,8 @@ pub(crate) enum Verb {
     InspectAttention(InspectAttention),
     /// Which engines can run here, and why the others can't
     Plugins(Plugins),
+    /// What models could run on here, and which engine would use it
+    Devices(Devices),
     /// Print a completion script for a shell
     #[command(
         after_help = "Example:\n  backplane completions bash > ~/.local/share/bash-completion/completions/backplane"
@@ -522,6 +524,15 @@ pub(crate) struct InspectAttention {
     #[command(flatten)]
     pub(crate) loading: Loading,
     /// One JSON object: file, tokens, layers
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `devices`.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  backplane devices\n  backplane devices --json")]
+pub(crate) struct Devices {
+    /// One JSON object: devices, notice
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -15,7 +15,7 @@
 #[cfg(test)]
 mod conformance;
 
-use backplane_llama_server::{Bridge, Flavour};
+use backplane_llama_server::{Bridge, Flavour, machine_root};
 use backplane_plugin_api::export_plugin;
 use backplane_plugin_api::sdk::{Context, Result};
 
@@ -24,6 +24,6 @@ const NAME: &str = "llama_cpp";
 export_plugin! { name: NAME, backend: backend }
 
 fn backend(context: Context) -> Result<Bridge> {
-    let flavour = Flavour::any(NAME, env!("CARGO_PKG_VERSION"));
+    let flavour = Flavour::any(NAME, env!("CARGO_PKG_VERSION"), &machine_root());
     Ok(Bridge::new(flavour, &context.options))
 }

@@ -13,7 +13,7 @@
 //!
 //! Anything else makes the backend report itself as misconfigured.
 
-use backplane_llama_server::{Bridge, Flavour, Gpus};
+use backplane_llama_server::{Bridge, Flavour, Gpus, machine_root};
 use backplane_plugin_api::export_plugin;
 use backplane_plugin_api::sdk::{Context, Result};
 
@@ -26,7 +26,7 @@ fn backend(context: Context) -> Result<Bridge> {
         name: NAME,
         version: env!("CARGO_PKG_VERSION"),
         variables: &["SYCL_LLAMA_SERVER_PATH", "LLAMA_SERVER_PATH"],
-        gpus: Some(Gpus::sycl("/".as_ref())),
+        gpus: Gpus::sycl(&machine_root()),
     };
     Ok(Bridge::new(flavour, &context.options))
 }

@@ -36,18 +36,18 @@ pub struct Flavour {
     pub version: &'static str,
     /// Environment variables that may name the program, the first before the others.
     pub variables: &'static [&'static str],
-    /// The devices that it is for; `None` for whatever the server finds.
-    pub gpus: Option<Gpus>,
+    /// The devices that it is for.
+    pub gpus: Gpus,
 }
 
 impl Flavour {
-    /// Any build of the server, with whatever devices it finds.
-    pub fn any(name: &'static str, version: &'static str) -> Self {
+    /// Any build of the server, with whatever devices it finds; those of the machine are below `root`.
+    pub fn any(name: &'static str, version: &'static str, root: &Path) -> Self {
         Self {
             name,
             version,
             variables: &["LLAMA_SERVER_PATH"],
-            gpus: None,
+            gpus: Gpus::any(root),
         }
     }
 }
@@ -62,7 +62,7 @@ pub struct Bridge {
 impl Bridge {
     /// The backend for a manifest's options. Wrong ones are told by its probe and refuse every load.
     pub fn new(flavour: Flavour, options: &BTreeMap<String, Value>) -> Self {
-        let settings = Settings::read(options, flavour.gpus.is_some());
+        let settings = Settings::read(options, flavour.gpus.are_chosen());
         Self { flavour, settings }
     }
 
@@ -117,23 +117,22 @@ impl Bridge {
             );
             return Err(Error::invalid_field("context", message));
         }
-        let environment = match &self.flavour.gpus {
-            Some(gpus) => {
-                let chosen = gpus.choose(load.device.as_deref().or(settings.device.as_deref()));
+        let gpus = &self.flavour.gpus;
+        let environment = match &load.device {
+            device if gpus.are_chosen() => {
+                let chosen = gpus.choose(device.as_deref().or(settings.device.as_deref()));
                 gpus.environment(
                     &chosen.map_err(|message| Error::invalid_field("device", message))?,
                 )
             }
-            None => match &load.device {
-                Some(device) => {
-                    let message = format!(
-                        "device: {} chooses none: device {device:?} can't be asked for",
-                        self.flavour.name
-                    );
-                    return Err(Error::invalid_field("device", message));
-                }
-                None => vec![],
-            },
+            Some(device) => {
+                let message = format!(
+                    "device: {} chooses none: device {device:?} can't be asked for",
+                    self.flavour.name
+                );
+                return Err(Error::invalid_field("device", message));
+            }
+            None => vec![],
         };
         let program = self
             .program(settings)
@@ -173,10 +172,13 @@ impl Backend for Bridge {
                 return Verdict::unavailable(VerdictState::Misconfigured, problem, action);
             }
         };
-        let machine = match self.flavour.gpus.as_ref().map(|gpus| gpus.probe(settings)) {
-            None => String::new(),
-            Some(Ok(found)) => found + "; ",
-            Some(Err(verdict)) => return verdict,
+        let gpus = &self.flavour.gpus;
+        let machine = match gpus.are_chosen() {
+            false => gpus.overview(),
+            true => match gpus.probe(settings) {
+                Ok(found) => found,
+                Err(verdict) => return verdict,
+            },
         };
         let program = match self.program(settings) {
             Ok(program) => program,
@@ -192,21 +194,28 @@ impl Backend for Bridge {
                     } else {
                         VerdictState::Absent
                     },
-                    error.to_string(),
+                    match gpus.are_chosen() {
+                        false => format!("{error}; {machine}"),
+                        true => error.to_string(),
+                    },
                     action,
                 );
             }
         };
         let mut verdict = version_verdict(&program);
         if verdict.is_available() {
-            verdict.message.insert_str(0, &machine);
+            verdict.message = match gpus.are_chosen() {
+                true => format!("{machine}; {}", verdict.message),
+                false => format!("{}; {machine}", verdict.message),
+            };
         }
         verdict
     }
 
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
-        let gpus = self.flavour.gpus.as_ref();
-        Ok(gpus.map_or_else(Vec::new, Gpus::devices))
+        let configured = self.settings.as_ref().ok();
+        let configured = configured.and_then(|settings| settings.device.as_deref());
+        Ok(self.flavour.gpus.devices(configured))
     }
 
     fn inspect(&self, path: &Path) -> Result<Option<ModelInfo>> {
@@ -328,7 +337,7 @@ mod tests {
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
         let options = BTreeMap::from([("server".to_owned(), Value::from(path.to_str()))]);
-        Bridge::new(Flavour::any("llama_cpp", "1.0.0"), &options).probe()
+        Bridge::new(Flavour::any("llama_cpp", "1.0.0", "/".as_ref()), &options).probe()
     }
 
     #[test]
@@ -350,7 +359,7 @@ mod tests {
     #[test]
     fn wrong_options_are_told() {
         let options = BTreeMap::from([("port".to_owned(), Value::from(3))]);
-        let bridge = Bridge::new(Flavour::any("llama_cpp", "1.0.0"), &options);
+        let bridge = Bridge::new(Flavour::any("llama_cpp", "1.0.0", "/".as_ref()), &options);
         let verdict = bridge.probe();
         assert_eq!(verdict.state, VerdictState::Misconfigured);
         assert!(verdict.message.contains("`port`"), "{verdict}");

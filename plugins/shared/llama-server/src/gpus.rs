@@ -1,7 +1,7 @@
 //! The devices that a build of the server is for: which there are, which one is used, and how the server is told.
 
 use crate::settings::Settings;
-use backplane_machine::{Gpu, Nvml, amd, find, intel, nvidia, preferred};
+use backplane_machine::{Gpu, LOOKED_INTO, Nvml, all, amd, find, intel, nvidia, preferred};
 use backplane_plugin_api::types::{DeviceInfo, Verdict, VerdictState};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -12,9 +12,11 @@ enum Runtime {
     Rocm,
     Cuda,
     Sycl,
+    /// Whichever a build was made for: that is not known here.
+    Any,
 }
 
-/// The devices of one vendor, below a root folder (`/` but in tests).
+/// The devices that a build may use, below a root folder (`/` but in tests).
 #[derive(Clone, Debug)]
 pub struct Gpus {
     runtime: Runtime,
@@ -39,20 +41,44 @@ impl Gpus {
         Self::new(Runtime::Sycl, root)
     }
 
+    /// Those of every vendor, for any build of the server: which of them it uses is its own affair.
+    pub fn any(root: &Path) -> Self {
+        Self::new(Runtime::Any, root)
+    }
+
+    /// Whether the server is told which device to use.
+    pub(crate) fn are_chosen(&self) -> bool {
+        self.runtime != Runtime::Any
+    }
+
     fn new(runtime: Runtime, root: &Path) -> Self {
         let root = root.to_owned();
         Self { runtime, root }
     }
 
     fn list(&self) -> Vec<Gpu> {
+        // Without the library, memory is not known; all else is in the driver's files. Where those are not, it is not opened.
+        let nvml = || match self.root.join("proc/driver/nvidia/gpus").is_dir() {
+            true => Nvml::open("libnvidia-ml.so.1".as_ref()).ok(),
+            false => None,
+        };
         match self.runtime {
             Runtime::Rocm => amd(&self.root),
-            Runtime::Cuda => {
-                // Without the library, memory is not known; all else is in the driver's files.
-                let nvml = Nvml::open("libnvidia-ml.so.1".as_ref()).ok();
-                nvidia(&self.root, nvml.as_ref())
-            }
+            Runtime::Cuda => nvidia(&self.root, nvml().as_ref()),
             Runtime::Sycl => intel(&self.root),
+            Runtime::Any => all(&self.root, nvml().as_ref()),
+        }
+    }
+
+    /// What is there, in a few words; for builds that choose by themselves.
+    pub(crate) fn overview(&self) -> String {
+        let list = self.list();
+        match &*list {
+            [] => format!("no graphics processor in {}", LOOKED_INTO.join(" or ")),
+            gpus => {
+                let names: Vec<&str> = gpus.iter().map(|gpu| &*gpu.name).collect();
+                format!("beside {}", names.join(", "))
+            }
         }
     }
 
@@ -78,6 +104,7 @@ impl Gpus {
             Runtime::Rocm => ("dev/kfd", "load the kernel's amdgpu driver"),
             Runtime::Cuda => ("dev/nvidiactl", "install NVIDIA's driver"),
             Runtime::Sycl => ("dev/dri", "load the kernel's xe or i915 driver"),
+            Runtime::Any => return Ok(()),
         };
         let path = self.root.join(device);
         let none = |message: String, action: &str| {
@@ -135,6 +162,7 @@ impl Gpus {
             Runtime::Rocm => "AMD",
             Runtime::Cuda => "NVIDIA",
             Runtime::Sycl => "Intel",
+            Runtime::Any => "known",
         }
     }
 
@@ -162,6 +190,7 @@ impl Gpus {
                     &gpu.uuid.clone().or_else(index).unwrap_or_default(),
                 ),
             ],
+            Runtime::Any => vec![],
             Runtime::Sycl => vec![set(
                 "ONEAPI_DEVICE_SELECTOR",
                 &format!("level_zero:{}", index().unwrap_or_else(|| "gpu".into())),
@@ -169,8 +198,18 @@ impl Gpus {
         }
     }
 
-    /// All of them, as the contract tells devices.
-    pub(crate) fn devices(&self) -> Vec<DeviceInfo> {
+    /// All of them, as the contract tells devices. The detail `use` says when one is used, where that is not always;
+    /// `configured` is the device that the manifest names.
+    pub(crate) fn devices(&self, configured: Option<&str>) -> Vec<DeviceInfo> {
+        let chosen = self.choose(configured).ok().map(|gpu| gpu.pci);
+        let condition = |gpu: &Gpu| match self.runtime {
+            Runtime::Any => Some("if this build of llama-server is made for it"),
+            _ if chosen.as_ref() == Some(&gpu.pci) => None,
+            _ if gpu.integrated => {
+                Some("only where the option `device` names it: it shares the processor's memory")
+            }
+            _ => Some("only where the option `device` names it: another one is used"),
+        };
         let one = |gpu: Gpu| DeviceInfo {
             id: gpu.id().to_owned(),
             name: gpu.name.clone(),
@@ -186,6 +225,9 @@ impl Gpus {
                 let mut details = gpu.details.clone();
                 details.insert("pci".into(), gpu.pci.clone());
                 details.insert("driver".into(), gpu.driver.clone());
+                if let Some(condition) = condition(&gpu) {
+                    details.insert("use".into(), condition.into());
+                }
                 details
             },
         };
@@ -253,7 +295,7 @@ mod tests {
             name: "rocm",
             version: "1.0.0",
             variables: &["ROCM_LLAMA_SERVER_PATH", "LLAMA_SERVER_PATH"],
-            gpus: Some(Gpus::rocm(root)),
+            gpus: Gpus::rocm(root),
         };
         let options: BTreeMap<_, _> = serde_json::from_value(options).unwrap();
         Bridge::new(flavour, &options)
@@ -334,6 +376,54 @@ mod tests {
             ]
         );
         assert_eq!(devices[0].details["driver"], "amdgpu");
+        // Which is used, and when.
+        let used = |options| {
+            let devices = rocm(machine.path(), options).devices().unwrap();
+            let conditions = devices
+                .into_iter()
+                .map(|device| device.details.get("use").cloned());
+            conditions.collect::<Vec<_>>()
+        };
+        let conditions = used(json!({}));
+        assert_eq!(conditions[0], None);
+        assert!(
+            conditions[1]
+                .as_ref()
+                .unwrap()
+                .contains("shares the processor's memory")
+        );
+        let conditions = used(json!({"device": "0000:0e:00.0"}));
+        assert!(
+            conditions[0]
+                .as_ref()
+                .unwrap()
+                .contains("another one is used")
+        );
+        assert_eq!(conditions[1], None);
+    }
+
+    #[test]
+    fn any_build_tells_of_all_and_chooses_none() {
+        let any = |root: &Path| {
+            let options = json!({ "server": "/nowhere/llama-server" });
+            let options: BTreeMap<_, _> = serde_json::from_value(options).unwrap();
+            Bridge::new(Flavour::any("llama_cpp", "1.0.0", root), &options)
+        };
+        let machine = machine(BOTH);
+        let devices = any(machine.path()).devices().unwrap();
+        assert_eq!(devices.len(), 2);
+        assert!(devices[0].details["use"].contains("this build"));
+        let verdict = any(machine.path()).probe();
+        assert!(verdict.message.contains("beside AMD graphics"), "{verdict}");
+        let nothing = tempfile::tempdir().unwrap();
+        assert_eq!(any(nothing.path()).devices().unwrap(), []);
+        let verdict = any(nothing.path()).probe();
+        assert!(
+            verdict
+                .message
+                .ends_with("; no graphics processor in /sys/class/drm or /proc/driver/nvidia/gpus"),
+            "{verdict}"
+        );
     }
 
     #[test]
@@ -370,7 +460,8 @@ mod tests {
             .err()
             .unwrap();
         assert_eq!(error.field, "device");
-        let any = Bridge::new(Flavour::any("llama_cpp", "1.0.0"), &BTreeMap::new());
+        let any = Flavour::any("llama_cpp", "1.0.0", machine.path());
+        let any = Bridge::new(any, &BTreeMap::new());
         assert_eq!(any.load(&model, &options).err().unwrap().field, "device");
     }
 }

@@ -26,6 +26,7 @@ mod settings;
 pub mod sse;
 mod stops;
 
+pub use backplane_machine::root as machine_root;
 pub use bridge::{Bridge, Flavour};
 pub use gpus::Gpus;
 pub use key::Key;

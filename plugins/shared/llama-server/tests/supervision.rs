@@ -186,7 +186,7 @@ fn bridge(server: &Path) -> Bridge {
         unreachable!()
     };
     Bridge::new(
-        Flavour::any("llama_cpp", "1.0.0"),
+        Flavour::any("llama_cpp", "1.0.0", "/".as_ref()),
         &options.into_iter().collect(),
     )
 }

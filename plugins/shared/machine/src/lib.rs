@@ -21,6 +21,20 @@ pub use nvidia::nvidia;
 pub use nvml::{Nvml, NvmlError};
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Folders that are looked into for graphics processors.
+pub const LOOKED_INTO: &[&str] = &["/sys/class/drm", "/proc/driver/nvidia/gpus"];
+
+/// The root folder below which the system's files are: `/`, unless a test says otherwise.
+pub fn root() -> PathBuf {
+    std::env::var_os("BACKPLANE_MACHINE_ROOT").map_or_else(|| "/".into(), PathBuf::from)
+}
+
+/// The graphics processors of every vendor, those of one vendor by PCI address.
+pub fn all(root: &Path, nvml: Option<&Nvml>) -> Vec<Gpu> {
+    [amd(root), nvidia(root, nvml), intel(root)].concat()
+}
 
 /// A graphics processor.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Machines made of files.
 #![allow(clippy::unwrap_used)]
 
-use backplane_machine::{Gpu, Nvml, NvmlError, amd, find, intel, nvidia, preferred};
+use backplane_machine::{Gpu, Nvml, NvmlError, all, amd, find, intel, nvidia, preferred};
 use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
@@ -155,6 +155,67 @@ fn intel_counts_those_that_render() {
     assert_eq!(pci(preferred(&gpus)), "0000:03:00.0");
     assert!(gpus[0].integrated && !gpus[1].integrated);
     assert_eq!(gpus[1].memory_free(), Some(12 * GIB));
+}
+
+#[test]
+fn every_vendor_on_one_machine() {
+    let machine = Machine::new();
+    assert_eq!(all(machine.root(), None), []);
+    machine.amd(0, "0000:03:00.0", GIB, 0);
+    let device = machine.card(1, "0x8086", "0000:00:02.0", "i915");
+    machine.write(&format!("{device}/drm/renderD128/dev"), "226:128");
+    machine.write(
+        "proc/driver/nvidia/gpus/0000:17:00.0/information",
+        INFORMATION,
+    );
+    let found = all(machine.root(), None);
+    let places: Vec<_> = found.iter().map(|gpu| &*gpu.pci).collect();
+    assert_eq!(places, ["0000:03:00.0", "0000:17:00.0", "0000:00:02.0"]);
+}
+
+/// Files of a running system change between two reads, and devices come and go: whatever is read, no field contradicts another.
+#[test]
+fn files_that_change_while_they_are_read() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let machine = Machine::new();
+    machine.amd(0, "0000:03:00.0", 8 * GIB, 0);
+    let device = "sys/class/drm/card0/device";
+    let (done, root) = (AtomicBool::new(false), machine.root());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let path = |name: &str| root.join(device).join(name);
+            for round in 0.. {
+                if done.load(Ordering::Relaxed) {
+                    return;
+                }
+                // Not at once: readers see the empty and the half-written file too.
+                std::fs::write(
+                    path("mem_info_vram_used"),
+                    format!("{}\n", round % 17 * GIB),
+                )
+                .unwrap();
+                if round % 3 == 0 {
+                    let _ = std::fs::remove_file(path("mem_info_vram_total"));
+                } else {
+                    std::fs::write(path("mem_info_vram_total"), format!("{}\n", 8 * GIB)).unwrap();
+                }
+                if round % 5 == 0 {
+                    std::fs::remove_file(path("vendor")).unwrap();
+                    std::fs::write(path("vendor"), "0x1002\n").unwrap();
+                }
+            }
+        });
+        for _ in 0..2000 {
+            for gpu in amd(root) {
+                assert_eq!(gpu.pci, "0000:03:00.0");
+                if let Some(free) = gpu.memory_free() {
+                    assert!(free <= gpu.memory_total.unwrap());
+                }
+                assert!(gpu.memory_used.is_none() || gpu.memory_total.is_some());
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
 }
 
 const INFORMATION: &str = "Model: \t\t NVIDIA H200\nIRQ:   \t\t 16\nGPU UUID: \t GPU-c0ffee00-1111-2222-3333-444455556666\nBus Type: \t PCIe\n";
