@@ -1,7 +1,9 @@
 // A whole backend of the C door, in C++17: a language model over bytes whose next byte is drawn from numbers that a hash of
 // the last three gives. It reads no weights (its models are files named `*.dice`), and honours or refuses every field.
 //
-// Build, in this folder: c++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I .. -o dice.so dice.cpp
+// `backplane plugins new NAME --c` writes it under another name, as a first project.
+//
+// Build, beside backplane_plugin.h: c++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I . -o dice.so dice.cpp
 
 #include "backplane_plugin.h"
 
@@ -339,7 +341,7 @@ backplane_error *backend_new(const backplane_context *context, backplane_backend
 void backend_free(backplane_backend *backend) { delete backend; }
 
 void backend_probe(backplane_backend *backend, backplane_verdict_fn *tell, void *to) {
-  const std::string ready = "dice need no device", mend = "correct the options of `dice` in the manifest";
+  const std::string ready = "needs no device", mend = "correct the options of `dice` in the manifest";
   if (backend->misconfigured.empty())
     tell(to, BACKPLANE_AVAILABLE, lend(ready), {nullptr, 0});
   else
@@ -467,7 +469,7 @@ backplane_text error_action(const backplane_error *error) { return lend(error->a
 void error_free(backplane_error *error) { delete error; }
 
 const backplane_api_v1 API = {
-    sizeof(backplane_api_v1), BACKPLANE_MAJOR, BACKPLANE_MINOR, {"dice", 4}, {"1.0.0", 5},
+    sizeof(backplane_api_v1), BACKPLANE_MAJOR, BACKPLANE_MINOR, {"dice", sizeof "dice" - 1}, {"1.0.0", 5},
     backend_new, backend_free, backend_probe, backend_devices, backend_inspect, backend_load,
     model_free, model_info, model_generate, model_chat, model_render_chat, model_classify, model_tokenize, model_detokenize,
     model_metrics, model_close,

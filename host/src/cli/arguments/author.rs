@@ -1,4 +1,4 @@
-//! `plugins validate`, `inspect`, `pin`: the tools of those who write plugins.
+//! `plugins new`, `validate`, `inspect`, `pin`: the tools of those who write plugins.
 
 use crate::cli::values;
 use clap::{Args, Subcommand, ValueHint};
@@ -7,12 +7,39 @@ use std::path::PathBuf;
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Author {
+    /// Write a first project of a plugin: a small backend that works
+    New(New),
     /// Whether a module keeps the contract: its file, its opening, the conformance suite
     Validate(Validate),
     /// What a module file is: versions, symbols, libraries, hash
     Inspect(Inspect),
     /// Write the hashes of modules into the manifest
     Pin(Pin),
+}
+
+/// `plugins new`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  backplane plugins new parrot\n  backplane plugins new parrot --sdk ../backplane/plugin-api\n  \
+    backplane plugins new parrot --sdk https://example.org/backplane.git#v0.1.0\n  backplane plugins new dice --c --path src/dice\n\
+    The Rust SDK is on no registry. Without --sdk and BACKPLANE_SDK it is that of the source tree that this program stands in, as \
+    a build of your own does. A project in C++ needs none: the header is copied into it."
+)]
+pub(crate) struct New {
+    /// The plugin's name: lower-case letters, digits and `_`
+    pub(crate) name: String,
+    /// A project in C++ over the C door instead of a Rust crate
+    #[arg(long)]
+    pub(crate) c: bool,
+    /// The folder to make [default: NAME]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) path: Option<PathBuf>,
+    /// Where a Rust crate gets the SDK from: the folder plugin-api of a source tree, or the URL of a Git repository, with #REV or without
+    #[arg(long, value_name = "DIR|URL", conflicts_with = "c")]
+    pub(crate) sdk: Option<String>,
+    /// One JSON object: name, folder, files, sdk
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `plugins validate`.

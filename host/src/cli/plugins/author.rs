@@ -1,11 +1,12 @@
-//! `plugins validate`, `inspect`, `pin`.
+//! `plugins new`, `validate`, `inspect`, `pin`.
 
 use crate::authoring::file::{self, ModuleFile};
 use crate::authoring::pin::{self, Pin, State};
+use crate::authoring::template::{self, Sdk};
 use crate::authoring::validate::{self, Check, Ended, Outline, Request};
 use crate::catalog::Catalog;
 use crate::cli::arguments::Global;
-use crate::cli::arguments::author::{Author, Inspect, Pin as PinVerb, Validate};
+use crate::cli::arguments::author::{Author, Inspect, New, Pin as PinVerb, Validate};
 use crate::cli::output;
 use crate::error::{Error, Result};
 use crate::folders::Folders;
@@ -13,15 +14,50 @@ use crate::loader;
 use crate::manifest::locate;
 use crate::registry::module_name;
 use serde_json::json;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 pub(super) fn author(global: &Global, verb: &Author) -> Result<ExitCode> {
     match verb {
+        Author::New(verb) => new(verb),
         Author::Validate(verb) => validate(global, verb),
         Author::Inspect(verb) => inspect(verb),
         Author::Pin(verb) => pin(global, verb),
     }
+}
+
+fn new(verb: &New) -> Result<ExitCode> {
+    let name = template::check_name(&verb.name)?;
+    let folders = Folders::from_environment();
+    let folder = verb.path.clone().unwrap_or_else(|| PathBuf::from(name));
+    let folder = folders.expand(&folder);
+    let (kind, sdk, files) = if verb.c {
+        ("c", None, template::c_project(name))
+    } else {
+        let sdk = Sdk::find(verb.sdk.as_deref(), &folders)?;
+        let files = template::rust_crate(name, &sdk);
+        ("rust", Some(sdk), files)
+    };
+    template::write(&folder, &files)?;
+    if verb.json {
+        let files: Vec<&str> = files.iter().map(|(path, _)| path.as_str()).collect();
+        output::json(&json!({
+            "name": name,
+            "kind": kind,
+            "folder": folder.display().to_string(),
+            "files": files,
+            "sdk": sdk.map(|sdk| sdk.to_string()),
+        }))?;
+    } else {
+        let mut lines: Vec<String> = files
+            .iter()
+            .map(|(path, _)| folder.join(path).display().to_string())
+            .collect();
+        lines.push(format!("next: read {}", folder.join("README.md").display()));
+        output::line(&lines.join("\n"))?;
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 fn validate(global: &Global, verb: &Validate) -> Result<ExitCode> {
@@ -219,11 +255,18 @@ fn or_none(list: &[String]) -> String {
 fn of_file(read: &ModuleFile, sha256: &str) -> Vec<(String, String)> {
     let known = |value: Option<String>| value.unwrap_or_else(|| "none".to_owned());
     let door = read.door.map(|door| door.words().to_owned());
-    // Symbols of C++ templates may be many; the contract's stands in `door`.
+    // Names that C++ and Rust make up are many, and tell little.
     const MOST: usize = 20;
-    let mut exported = or_none(&read.exported[..read.exported.len().min(MOST)]);
-    if read.exported.len() > MOST {
-        exported.push_str(&format!(" and {} more", read.exported.len() - MOST));
+    let made_up = |name: &&String| name.starts_with("_Z") || name.starts_with("_R");
+    let (named, others): (Vec<String>, Vec<String>) = read
+        .exported
+        .iter()
+        .map(ToOwned::to_owned)
+        .partition(|name| !made_up(&name));
+    let mut exported = or_none(&named[..named.len().min(MOST)]);
+    let more = others.len() + named.len().saturating_sub(MOST);
+    if more > 0 {
+        exported.push_str(&format!(" and {more} more"));
     }
     let row = |key: &str, value: String| (key.to_owned(), value);
     vec![
