@@ -17,6 +17,7 @@ mod perplexity;
 pub(crate) mod plugins;
 mod progress;
 pub(crate) mod run;
+mod serve;
 mod states;
 mod text;
 mod usage;
@@ -88,6 +89,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::Embed(verb) => states::embed(&global, &verb),
         Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
         Verb::Devices(verb) => devices::devices(&global, &verb),
+        Verb::Serve(verb) => serve::serve(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),
         Verb::Completions(verb) => generated::completions(&verb),
         Verb::Man(verb) => generated::man(&verb),

@@ -43,6 +43,8 @@ pub mod registry;
 #[cfg(feature = "cli")]
 mod repl;
 pub mod selection;
+#[cfg(feature = "serve")]
+pub mod serve;
 pub mod worker;
 
 pub use backplane_plugin_api::sdk::{Backend, Sink, TextModel};

@@ -2,6 +2,10 @@
 
 pub(crate) mod author;
 
+mod serve;
+
+pub(crate) use serve::{Reload, Serve};
+
 use super::values;
 use crate::manifest::Isolation;
 use backplane_plugin_api::types::{GenerateOptions, LoadOptions, Sampling};
@@ -94,6 +98,8 @@ pub(crate) enum Verb {
     Embed(Embed),
     /// Write what attention compares, by layer and head
     InspectAttention(InspectAttention),
+    /// Serve models over HTTP, as OpenAI's API has them
+    Serve(Serve),
     /// Which engines can run here, and why the others can't
     Plugins(Plugins),
     /// What models could run on here, and which engine would use it
@@ -563,6 +569,8 @@ pub(crate) enum PluginsVerb {
         #[arg(long)]
         json: bool,
     },
+    /// Have a running server look at its manifest and plugins again
+    Reload(Reload),
     /// Tools of those who write plugins.
     #[command(flatten)]
     Author(author::Author),

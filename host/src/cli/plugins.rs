@@ -27,6 +27,7 @@ pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
         }
         Some(PluginsVerb::Explain(verb)) => explain(global, &registry?, verb),
         Some(PluginsVerb::Check { json }) => check(global, &registry?, *json),
+        Some(PluginsVerb::Reload(verb)) => super::serve::reload(verb),
         // These look at files, and need no plugin of the manifest.
         Some(PluginsVerb::Author(verb)) => author::author(global, verb),
     }

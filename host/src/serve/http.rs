@@ -1,0 +1,146 @@
+//! Paths, and what all requests share.
+
+use super::errors::Problem;
+use super::models::Served;
+use super::{Options, openai, operator};
+use crate::registry::Registry;
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde_json::{Map, Value};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::sync::{Semaphore, watch};
+
+/// Time in which a request has to be whole.
+const BODY_TIME: Duration = Duration::from_secs(60);
+
+/// What all requests share.
+pub(super) struct App {
+    pub(super) registry: Arc<Registry>,
+    pub(super) options: Options,
+    pub(super) models: Vec<Served>,
+    /// When it was started, in seconds since 1970.
+    pub(super) started: u64,
+    /// Room for replies.
+    pub(super) replies: Arc<Semaphore>,
+    /// Set when no request is taken any more.
+    stopping: watch::Sender<bool>,
+    /// Set when replies that run are cut off.
+    cut_off: AtomicBool,
+}
+
+impl App {
+    pub(super) fn new(registry: Arc<Registry>, options: Options, models: Vec<Served>) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            registry,
+            models,
+            started: now.map_or(0, |now| now.as_secs()),
+            replies: Arc::new(Semaphore::new(options.replies as usize)),
+            stopping: watch::Sender::new(false),
+            cut_off: AtomicBool::new(false),
+            options,
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.stopping.send_replace(true);
+    }
+
+    pub(super) fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
+    /// Ends when the server is to stop.
+    pub(super) async fn stopped(&self) {
+        let mut stopping = self.stopping.subscribe();
+        // The sender is here as long as this is.
+        let _ = stopping.wait_for(|stopping| *stopping).await;
+    }
+
+    pub(super) fn cut_off(&self) {
+        self.cut_off.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire)
+    }
+}
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) SocketAddr);
+
+/// Every path.
+pub(super) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(openai::chat::create))
+        .route("/v1/completions", post(openai::completions::create))
+        .route("/v1/models", get(openai::models::list))
+        .route("/v1/models/{id}", get(openai::models::show))
+        .route("/v1/backends", get(operator::backends))
+        .route("/healthz", get(operator::alive))
+        .route("/readyz", get(operator::ready))
+        .route("/admin/reload", post(operator::reload))
+        .fallback(async |uri: Uri| Problem::no_path(uri.path()))
+        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
+            Problem::wrong_method(method.as_str(), uri.path())
+        })
+        .with_state(app)
+}
+
+/// The state, as handlers take it.
+pub(super) type Shared = State<Arc<App>>;
+
+/// A JSON answer.
+pub(super) fn json(status: StatusCode, value: &Value) -> Response {
+    let mut response = Response::new(Body::from(value.to_string()));
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+/// The JSON object of a request.
+///
+/// # Errors
+/// It is too large, too slow, or no JSON object.
+pub(super) async fn read(app: &App, request: Request) -> Result<Map<String, Value>, Problem> {
+    let limit = app.options.body_limit;
+    let stated = request.headers().get(header::CONTENT_LENGTH);
+    let stated = stated.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
+    if stated.is_some_and(|stated| stated > limit as u64) {
+        return Err(Problem::too_large(limit));
+    }
+    let bytes: Bytes = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), limit))
+        .await
+        .map_err(|_| Problem::slow())?
+        .map_err(|error| match is_over_limit(&error) {
+            true => Problem::too_large(limit),
+            false => Problem::invalid(format!("the request can't be read: {error}")),
+        })?;
+    let value: Value = serde_json::from_slice(&bytes)
+        .map_err(|error| Problem::invalid(format!("the request is no JSON: {error}")))?;
+    match value {
+        Value::Object(object) => Ok(object),
+        _ => Err(Problem::invalid("the request is no JSON object")),
+    }
+}
+
+/// Whether a body was longer than it may be: the innermost error says so by its words alone.
+fn is_over_limit(error: &axum::Error) -> bool {
+    let mut next: Option<&dyn std::error::Error> = Some(error);
+    while let Some(error) = next {
+        if error.to_string().contains("length limit exceeded") {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}

@@ -1,0 +1,132 @@
+//! The conversation of a chat request.
+
+use crate::serve::errors::Problem;
+use backplane_plugin_api::types::ChatMessage;
+use serde_json::{Map, Value};
+
+/// Reads `messages`.
+///
+/// # Errors
+/// It is missing, empty, or a message is not one that a text model can be given.
+pub(super) fn read(body: &Map<String, Value>) -> Result<Vec<ChatMessage>, Problem> {
+    let what = "expected an array of messages with at least one";
+    let messages = body.get("messages").and_then(Value::as_array);
+    let messages = messages.filter(|messages| !messages.is_empty());
+    let messages = messages.ok_or_else(|| Problem::field("messages", what))?;
+    messages.iter().enumerate().map(message).collect()
+}
+
+fn message((index, value): (usize, &Value)) -> Result<ChatMessage, Problem> {
+    let place = |field: &str| format!("messages[{index}]{field}");
+    let Some(object) = value.as_object() else {
+        return Err(Problem::field(place(""), "expected an object"));
+    };
+    let role = object.get("role").and_then(Value::as_str);
+    let role = role.filter(|role| !role.is_empty());
+    let role = role.ok_or_else(|| Problem::field(place(".role"), "expected a role"))?;
+    // Templates know the older name.
+    let role = if role == "developer" { "system" } else { role };
+    let content = match object.get("content") {
+        None | Some(Value::Null) => None,
+        Some(Value::String(text)) => Some(text.clone()),
+        Some(Value::Array(parts)) => Some(text_of(parts, &place(".content"))?),
+        Some(_) => {
+            let what = "expected a text, or an array of parts";
+            return Err(Problem::field(place(".content"), what));
+        }
+    };
+    if content.is_none() && role != "assistant" {
+        let what = "expected a text: only an assistant's message may have none";
+        return Err(Problem::field(place(".content"), what));
+    }
+    let others = object.iter().filter(|(name, value)| {
+        name.as_str() != "role" && name.as_str() != "content" && !value.is_null()
+    });
+    Ok(ChatMessage {
+        role: role.to_owned(),
+        content,
+        extra: others
+            .map(|(name, value)| (name.clone(), value.clone()))
+            .collect(),
+    })
+}
+
+/// The parts of a content, one after the other.
+fn text_of(parts: &[Value], place: &str) -> Result<String, Problem> {
+    let one = |(index, part): (usize, &Value)| {
+        let place = format!("{place}[{index}]");
+        match (part["type"].as_str(), part["text"].as_str()) {
+            (Some("text"), Some(text)) => Ok(text.to_owned()),
+            (Some("text") | None, _) => {
+                let what = "expected a part of the type `text` with its `text`";
+                Err(Problem::field(place, what))
+            }
+            (Some(other), _) => {
+                let what =
+                    format!("can't be honoured: a part of the type `{other}`; only `text` is read");
+                Err(Problem::unsupported(place, what))
+            }
+        }
+    };
+    parts.iter().enumerate().map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(messages: Value) -> Result<Vec<ChatMessage>, String> {
+        let body = json!({ "messages": messages });
+        read(body.as_object().unwrap()).map_err(|problem| {
+            let json = problem.json();
+            json["error"]["message"].as_str().unwrap().to_owned()
+        })
+    }
+
+    #[test]
+    fn conversations() {
+        let messages = of(json!([
+            { "role": "developer", "content": "be brief" },
+            { "role": "user", "content": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b" }], "name": "u" },
+            { "role": "assistant", "content": null, "tool_calls": [], "refusal": null },
+            { "role": "tool", "content": "", "tool_call_id": "1" },
+        ]));
+        let messages = messages.unwrap();
+        assert_eq!(messages[0].role, "system");
+        assert_eq!(messages[1].content.as_deref(), Some("ab"));
+        assert_eq!(messages[1].extra["name"], "u");
+        assert_eq!(messages[2].content, None);
+        assert_eq!(messages[2].extra.len(), 1);
+        assert_eq!(messages[3].extra["tool_call_id"], "1");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        for (messages, said) in [
+            (json!([]), "`messages`: expected an array"),
+            (json!("x"), "`messages`: expected an array"),
+            (json!([1]), "`messages[0]`: expected an object"),
+            (json!([{ "content": "x" }]), "`messages[0].role`"),
+            (
+                json!([{ "role": "user" }]),
+                "`messages[0].content`: expected a text",
+            ),
+            (
+                json!([{ "role": "user", "content": 1 }]),
+                "`messages[0].content`",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]),
+                "a part of the type `image_url`",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "text": "x" }] }]),
+                "`messages[0].content[0]`",
+            ),
+        ] {
+            let message = of(messages).unwrap_err();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+}

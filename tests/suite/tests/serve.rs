@@ -1,0 +1,613 @@
+//! The server as its clients and its operator meet it.
+#![cfg(unix)]
+
+use backplane_contract_tests::module_path;
+use backplane_tests::http::{ask, head, send};
+use backplane_tests::server::Server;
+use backplane_tests::{SMOLLM2, real_model, root, run};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A server of SmolLM2 by the staged plugins.
+fn smollm2(arguments: &[&str]) -> (TempDir, Server, String) {
+    let home = tempfile::tempdir().expect("a folder");
+    let model = real_model(SMOLLM2);
+    let mut all = vec![model.to_str().expect("UTF-8"), "--backend", "cpu"];
+    all.extend(arguments);
+    let server = Server::start(home.path(), None, &all).ready();
+    let id = SMOLLM2.trim_end_matches(".gguf").to_owned();
+    (home, server, id)
+}
+
+/// A folder with the test modules of these names, a model that they run, and a manifest.
+fn modules(names: &[&str], manifest: &str) -> (TempDir, String) {
+    let home = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(home.path().join("modules")).expect("a folder");
+    for name in names {
+        move_over(&place(home.path(), name), &variant(name, ""));
+    }
+    std::fs::write(home.path().join("model.echo"), "anything").expect("a model");
+    let file = home.path().join("plugins.toml");
+    write_manifest(home.path(), manifest);
+    let file = file.to_str().expect("UTF-8").to_owned();
+    (home, file)
+}
+
+fn write_manifest(home: &Path, text: &str) {
+    let text = format!("directories = [\"modules\"]\n{text}\n");
+    move_over(&home.join("plugins.toml"), text.as_bytes());
+}
+
+fn place(home: &Path, name: &str) -> PathBuf {
+    let file = format!("{}{}", name.replace('-', "_"), std::env::consts::DLL_SUFFIX);
+    home.join("modules").join(file)
+}
+
+fn variant(name: &str, more: &str) -> Vec<u8> {
+    let built = module_path(&format!("backplane-module-{name}"));
+    let mut bytes = std::fs::read(built).expect("a module");
+    bytes.extend(more.as_bytes());
+    bytes
+}
+
+fn move_over(path: &Path, bytes: &[u8]) {
+    let fresh = path.with_extension("new");
+    std::fs::write(&fresh, bytes).expect("a file");
+    std::fs::rename(fresh, path).expect("a file");
+}
+
+fn user(text: &str) -> Value {
+    json!([{ "role": "user", "content": text }])
+}
+
+#[test]
+fn chat_and_completions_answer_whole_and_streamed() {
+    let (_home, mut server, id) = smollm2(&[]);
+    let chat = json!({
+        "model": id, "messages": user("What is the capital of France?"), "temperature": 0, "max_tokens": 24,
+        "logprobs": true, "top_logprobs": 2,
+    });
+    let whole = server.post("/v1/chat/completions", &chat);
+    assert_eq!(whole.status, 200, "{}", whole.body);
+    let whole = whole.json();
+    assert_eq!(
+        (&whole["object"], &whole["model"]),
+        (&json!("chat.completion"), &json!(id))
+    );
+    let choice = &whole["choices"][0];
+    let text = choice["message"]["content"].as_str().expect("a text");
+    assert!(text.contains("Paris"), "{text}");
+    assert_eq!(choice["message"]["role"], "assistant");
+    assert_eq!(whole["backplane"]["backend"], "cpu");
+    let usage = &whole["usage"];
+    let count = |name: &str| usage[name].as_u64().expect("a number");
+    assert_eq!(
+        count("total_tokens"),
+        count("prompt_tokens") + count("completion_tokens")
+    );
+    let tokens = choice["logprobs"]["content"].as_array().expect("logprobs");
+    assert_eq!(tokens.len() as u64, count("completion_tokens"));
+    assert_eq!(
+        tokens[0]["top_logprobs"].as_array().expect("others").len(),
+        2
+    );
+
+    let mut streamed = chat.clone();
+    streamed["stream"] = json!(true);
+    streamed["stream_options"] = json!({ "include_usage": true });
+    let answer = server.post("/v1/chat/completions", &streamed);
+    assert!(
+        answer
+            .header("content-type")
+            .is_some_and(|kind| kind.starts_with("text/event-stream"))
+    );
+    let events = answer.events();
+    let delta = |event: &Value| {
+        event["choices"][0]["delta"]["content"]
+            .as_str()
+            .unwrap_or("")
+            .to_owned()
+    };
+    assert_eq!(
+        events.iter().map(delta).collect::<String>(),
+        text,
+        "the same text"
+    );
+    assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
+    let (last, before) = events.split_last().expect("events");
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(
+        last["usage"]["completion_tokens"],
+        usage["completion_tokens"]
+    );
+    assert!(
+        before
+            .iter()
+            .all(|event| event["usage"].is_null() && event["id"] == last["id"])
+    );
+    let end = before.last().expect("an end");
+    assert_eq!(end["choices"][0]["finish_reason"], choice["finish_reason"]);
+
+    let completion = json!({
+        "model": id.to_uppercase(), "prompt": ["The capital of France is", [504, 3575, 282]], "temperature": 0,
+        "max_tokens": 8, "stop": ["\n"], "logprobs": 1,
+    });
+    let answer = server.post("/v1/completions", &completion).json();
+    let choices = answer["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 2);
+    assert!(
+        choices[0]["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("Paris")),
+        "{answer}"
+    );
+    assert_eq!(choices[1]["index"], 1);
+    assert_eq!(
+        choices[0]["logprobs"]["tokens"]
+            .as_array()
+            .expect("tokens")
+            .len(),
+        choices[0]["logprobs"]["text_offset"]
+            .as_array()
+            .expect("offsets")
+            .len()
+    );
+
+    // As many choices as are asked for, each with a seed of its own.
+    let several = json!({ "model": id, "messages": user("Name a colour."), "n": 3, "seed": 5, "max_tokens": 4 });
+    let again = |body: &Value| server.post("/v1/chat/completions", body).json()["choices"].clone();
+    let first = again(&several);
+    assert_eq!(first.as_array().map(Vec::len), Some(3));
+    assert_eq!(first, again(&several), "the same seed");
+
+    let models = server.get("/v1/models").json();
+    assert_eq!(models["data"][0]["id"], id);
+    assert_eq!(
+        server.get(&format!("/v1/models/{id}")).json()["owned_by"],
+        "cpu"
+    );
+    let backends = server.get("/v1/backends").json();
+    assert_eq!(backends["models"][0]["selection"]["chosen"], "cpu");
+    assert!(backends["selection"]["candidates"].is_array());
+
+    server.signal("-TERM");
+    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    assert!(server.err.text().contains("stopping: SIGTERM"));
+}
+
+#[test]
+fn what_is_wrong_is_refused_in_openais_shape() {
+    let (_home, server, id) = smollm2(&["--context", "128"]);
+    let chat = |field: &str, value: Value| {
+        let mut body = json!({ "model": id, "messages": user("Hi") });
+        body[field] = value;
+        server.post("/v1/chat/completions", &body)
+    };
+    for (field, value, status, code) in [
+        ("temperature", json!("hot"), 400, ""),
+        (
+            "tools",
+            json!([{ "type": "function", "function": { "name": "f" } }]),
+            400,
+            "unsupported_parameter",
+        ),
+        (
+            "response_format",
+            json!({ "type": "json_schema" }),
+            400,
+            "unsupported_parameter",
+        ),
+        ("frobnicate", json!(1), 400, "unsupported_parameter"),
+        ("messages", json!([]), 400, ""),
+        ("model", json!("another"), 404, "model_not_found"),
+    ] {
+        let answer = chat(field, value);
+        assert_eq!(answer.status, status, "{field}: {}", answer.body);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], field, "{error}");
+        assert_eq!(error["code"].as_str().unwrap_or(""), code, "{error}");
+        assert_eq!(error["type"], "invalid_request_error");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|text| text.contains(field)),
+            "{error}"
+        );
+    }
+    // A prompt that does not fit: both counts, also where a stream was asked for.
+    let long = "word ".repeat(400);
+    for stream in [false, true] {
+        let body = json!({ "model": id, "messages": user(&long), "stream": stream });
+        let answer = server.post("/v1/chat/completions", &body);
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        let error = answer.json()["error"].clone();
+        assert_eq!(error["code"], "context_length_exceeded");
+        assert!(
+            error["message"]
+                .as_str()
+                .is_some_and(|text| text.contains("128")),
+            "{error}"
+        );
+    }
+    for (text, said) in [
+        ("", "no JSON"),
+        ("{", "no JSON"),
+        ("[]", "no JSON object"),
+        ("{\"a\":", "no JSON"),
+    ] {
+        let answer = ask(&server.address, "POST", "/v1/chat/completions", text);
+        assert_eq!(answer.status, 400);
+        assert!(answer.body.contains(said), "{}", answer.body);
+    }
+    assert_eq!(server.get("/v1/chat/completions").status, 405);
+    let answer = server.get("/nowhere");
+    assert_eq!(
+        (answer.status, &answer.json()["error"]["code"]),
+        (404, &json!("unknown_url"))
+    );
+    assert_eq!(server.get("/v1/models/nope").status, 404);
+    // Larger than it may be, by what its head says and by what comes.
+    let huge = format!("Content-Length: {}\r\n", 1_u64 << 40);
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n"
+    )
+    .expect("sent");
+    assert_eq!(head(stream).status, 413);
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    write!(
+        stream,
+        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    .expect("sent");
+    let chunk = vec![b'['; 1 << 20];
+    // To the last byte that is taken, and one more.
+    let chunks = std::iter::repeat_n(&chunk[..], 16).chain([&b"["[..]]);
+    for chunk in chunks {
+        let sent = write!(stream, "{:x}\r\n", chunk.len())
+            .and_then(|()| stream.write_all(chunk))
+            .and_then(|()| stream.write_all(b"\r\n"));
+        if sent.is_err() {
+            break;
+        }
+    }
+    assert_eq!(head(stream).status, 413);
+    // What is no HTTP does no harm.
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    let _ = stream.write_all(b"\x16\x03\x01\x00\xff\r\n\r\n");
+    drop(stream);
+    // All sizes of a reply.
+    for (tokens, reason) in [(0, "length"), (100_000_000, "length")] {
+        let body =
+            json!({ "model": id, "prompt": "one two", "max_tokens": tokens, "ignore_eos": true });
+        let answer = server.post("/v1/completions", &body);
+        if answer.status == 200 {
+            assert_eq!(answer.json()["choices"][0]["finish_reason"], reason);
+        } else {
+            assert_eq!(
+                answer.json()["error"]["code"],
+                "context_length_exceeded",
+                "{}",
+                answer.body
+            );
+        }
+    }
+    assert_eq!(chat("max_tokens", json!(4)).status, 200, "it still answers");
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_place() {
+    let options = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
+    let (home, manifest) = modules(&["echo-a"], options);
+    let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
+    let generated = || {
+        // Counters of the model are not told yet; threads are: one for each reply that runs.
+        let tasks = format!("/proc/{}/task", server.child.id());
+        let names = std::fs::read_dir(tasks)
+            .expect("Linux tells")
+            .filter_map(|task| std::fs::read_to_string(task.ok()?.path().join("comm")).ok());
+        names.filter(|name| name.starts_with("reply of")).count()
+    };
+    let long = "a long reply ".repeat(200);
+    for stream in [true, false] {
+        let body = json!({ "model": "model.echo", "prompt": long, "max_tokens": 2000, "temperature": 0, "stream": stream });
+        let open = send(
+            &server.address,
+            "POST",
+            "/v1/completions",
+            "",
+            &body.to_string(),
+        );
+        let begun = Instant::now();
+        while generated() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10), "it begins");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        drop(open);
+        let gone = Instant::now();
+        while generated() > 0 {
+            assert!(
+                gone.elapsed() < Duration::from_secs(1),
+                "stream {stream}: it goes on"
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+#[test]
+fn a_second_server_on_a_port_says_so_and_ends() {
+    let (home, manifest) = modules(&["echo-a"], "");
+    let mut server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
+    let port = server
+        .address
+        .rsplit(':')
+        .next()
+        .expect("a port")
+        .to_owned();
+    let ran = run(
+        home.path(),
+        &[
+            "--manifest",
+            &manifest,
+            "serve",
+            "model.echo",
+            "--port",
+            &port,
+        ],
+    );
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.err.contains(&format!("127.0.0.1:{port}")) && ran.err.contains("in use"),
+        "{}",
+        ran.err
+    );
+    for (arguments, code, said) in [
+        (&["serve"][..], 2, "no model is named"),
+        (&["serve", "nowhere", "--port", "0"], 4, "nowhere"),
+        (
+            &["serve", "model.echo", "./model.echo", "--port", "0"],
+            2,
+            "one name",
+        ),
+        (
+            &["serve", "model.echo", "--host", "999.1.1.1", "--port", "0"],
+            2,
+            "999.1.1.1",
+        ),
+    ] {
+        let all: Vec<&str> = ["--manifest", &manifest]
+            .into_iter()
+            .chain(arguments.iter().copied())
+            .collect();
+        let ran = run(home.path(), &all);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(said), "{arguments:?}: {}", ran.err);
+    }
+    // A client that keeps its connection does not keep the server.
+    let idle = TcpStream::connect(&server.address).expect("it listens");
+    server.signal("-INT");
+    assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
+    drop(idle);
+}
+
+#[test]
+fn replies_may_end_before_it_stops_and_are_cut_off_then() {
+    let options = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
+    let (home, manifest) = modules(&["echo-a"], options);
+    let start = |grace: &str| {
+        Server::start(
+            home.path(),
+            Some(&manifest),
+            &["model.echo", "--grace", grace],
+        )
+        .ready()
+    };
+    let begin = |server: &Server, length: usize| {
+        let body = json!({ "model": "model.echo", "prompt": "x".repeat(length), "max_tokens": 2000, "temperature": 0, "stream": true });
+        let mut coming = head(send(
+            &server.address,
+            "POST",
+            "/v1/completions",
+            "",
+            &body.to_string(),
+        ));
+        assert!(coming.line().is_some_and(|line| line.starts_with("data: ")));
+        coming
+    };
+    let mut server = start("10");
+    let coming = begin(&server, 50);
+    server.signal("-TERM");
+    server.hears("stopping");
+    assert!(
+        TcpStream::connect(&server.address).is_err(),
+        "nothing is taken any more"
+    );
+    let lines: Vec<String> = lines(coming);
+    assert_eq!(
+        lines.last().map(String::as_str),
+        Some("data: [DONE]"),
+        "it ends as it would"
+    );
+    assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
+
+    let mut server = start("0");
+    let coming = begin(&server, 1000);
+    server.signal("-TERM");
+    let lines = self::lines(coming);
+    let last = lines.last().expect("an error");
+    assert!(last.contains("the server is stopping"), "{last}");
+    assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
+
+    let mut server = start("60");
+    let coming = begin(&server, 1000);
+    server.signal("-TERM");
+    server.hears("stopping");
+    server.signal("-TERM");
+    assert_eq!(server.ended(Duration::from_secs(2)).code(), Some(143));
+    drop(coming);
+}
+
+fn lines(mut coming: backplane_tests::http::Coming) -> Vec<String> {
+    std::iter::from_fn(|| coming.line()).collect()
+}
+
+#[test]
+fn a_worker_that_crashes_fails_its_request_and_the_others_go_on() {
+    let manifest = "[plugin.panics]\nisolation = \"process\"\n[plugin.panics.options]\ncrash_in = [\"chat\"]\n\
+        token_delay_ms = 10";
+    let (home, manifest) = modules(&["panics"], manifest);
+    let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
+    for _ in 0..2 {
+        let answer = server.post(
+            "/v1/chat/completions",
+            &json!({ "model": "model.echo", "messages": user("hi") }),
+        );
+        assert_eq!(answer.status, 500, "{}", answer.body);
+        let message = answer.json()["error"]["message"].to_string();
+        assert!(
+            message.contains("SIGABRT") && message.contains("`panics`"),
+            "{message}"
+        );
+        let body = json!({ "model": "model.echo", "prompt": "still here", "temperature": 0 });
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.json()["choices"][0]["text"], "still here");
+    }
+    assert_eq!(server.get("/healthz").status, 200);
+}
+
+#[test]
+fn a_reload_leaves_what_runs_and_gives_what_comes_to_the_new_module() {
+    let slow = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
+    let (home, manifest) = modules(&["echo-a"], slow);
+    let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
+    let say = |text: &str| {
+        let body =
+            json!({ "model": "model.echo", "prompt": text, "temperature": 0, "max_tokens": 2000 });
+        let answer = server.post("/v1/completions", &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        assert_eq!(answer.json()["choices"][0]["text"], text);
+    };
+    let long = "x".repeat(150);
+    let body = json!({ "model": "model.echo", "prompt": long, "max_tokens": 2000, "temperature": 0, "stream": true });
+    let mut coming = head(send(
+        &server.address,
+        "POST",
+        "/v1/completions",
+        "",
+        &body.to_string(),
+    ));
+    assert!(coming.line().is_some());
+    // Over the file in place, while it is in use: a new module, and a new manifest in which it is fast.
+    std::fs::write(place(home.path(), "echo-a"), variant("echo-a", "another"))
+        .expect("written over");
+    write_manifest(home.path(), "");
+    let ran = run(
+        home.path(),
+        &["plugins", "reload", "--server", &server.address, "--json"],
+    );
+    let told = ran.json();
+    // The watch may have been first.
+    if let Some(change) = told["changes"].get(0) {
+        assert_eq!(change["change"], "replaced", "{told}");
+        assert_eq!(change["models"][0]["same_answer"], true, "{told}");
+    }
+    let begun = Instant::now();
+    say("new");
+    assert!(
+        begun.elapsed() < Duration::from_secs(2),
+        "it is the fast one that answers"
+    );
+    let lines = lines(coming);
+    let text: String = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix("data: {"))
+        .filter_map(|rest| {
+            let event: Value = serde_json::from_str(&format!("{{{rest}")).ok()?;
+            Some(event["choices"][0]["text"].as_str()?.to_owned())
+        })
+        .collect();
+    assert!(
+        long.ends_with(&text) && text.len() >= long.len() - 1,
+        "{text}"
+    );
+    assert_eq!(lines.last().map(String::as_str), Some("data: [DONE]"));
+
+    // One that is broken is refused, by the watch alone, and the reason is shown.
+    move_over(&place(home.path(), "echo-a"), b"broken");
+    server.hears("echo_a 0.1.0: refused");
+    say("as before");
+    let plugins = server.get("/v1/backends").json()["plugins"].clone();
+    let find = |name: &str| {
+        plugins
+            .as_array()?
+            .iter()
+            .find(|plugin| plugin["name"] == name)
+            .cloned()
+    };
+    let plugin = find("echo_a").expect("it is listed");
+    assert_eq!(plugin["verdict"]["state"], "available");
+    assert!(
+        plugin["notice"]
+            .as_str()
+            .is_some_and(|notice| notice.contains("a text file")),
+        "{plugin}"
+    );
+    // One more comes, and the first goes.
+    move_over(&place(home.path(), "echo-b"), &variant("echo-b", ""));
+    server.hears("echo_b 0.1.0: added");
+    std::fs::remove_file(place(home.path(), "echo-a")).expect("it was there");
+    server.hears("is run by echo_b");
+    say("by another");
+    // What the operator gets wrong changes nothing.
+    write_manifest(home.path(), "ordr = []");
+    server.hears("nothing is reloaded");
+    say("still");
+    let ran = run(
+        home.path(),
+        &["plugins", "reload", "--server", &server.address],
+    );
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.err.contains("unknown key `ordr`"), "{}", ran.err);
+    // Nobody but this machine's programs may ask.
+    let stream = send(
+        &server.address,
+        "POST",
+        "/admin/reload",
+        "Origin: http://evil.example\r\n",
+        "",
+    );
+    assert_eq!(head(stream).rest().status, 403);
+    let ran = run(
+        home.path(),
+        &["plugins", "reload", "--server", "http://127.0.0.1:1"],
+    );
+    assert!(
+        ran.code == Some(2) && ran.err.contains("no server answers"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+fn the_official_python_client_is_content() {
+    let (home, server, id) = smollm2(&[]);
+    let python = root().join("cache/venv/bin/python");
+    let python = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from);
+    let output = Command::new(python)
+        .arg(root().join("tests/suite/tests/openai_client.py"))
+        .args([format!("http://{}/v1", server.address), id])
+        .current_dir(home.path())
+        .output()
+        .expect("Python: `cargo verify` installs it");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(said.trim(), "fine", "{errors}");
+}
