@@ -338,7 +338,6 @@ pub(crate) fn write(folder: &Path, files: &[(String, String)]) -> Result<()> {
                 return Err(Error::usage(message, "name another with --path"));
             }
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(_) if folder.symlink_metadata().is_ok() => {
             let message = format!(
                 "{}: there is something else than a folder",
@@ -346,6 +345,7 @@ pub(crate) fn write(folder: &Path, files: &[(String, String)]) -> Result<()> {
             );
             return Err(Error::usage(message, "name another with --path"));
         }
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(Error::file(folder, &error)),
     }
     for (path, text) in files {
