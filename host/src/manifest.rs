@@ -11,7 +11,9 @@
 //! enabled = true                   # false: its module is never opened. Default: true
 //! path = "plugins/cpu.so"          # relative to the manifest. Default: found by its name in the directories
 //! sha256 = "…"                     # 64 hexadecimal digits: only this very file is opened
-//! isolation = "in-process"         # or "process": it runs in a process of its own. Default: in-process
+//! isolation = "in-process"         # or "process": it runs in a process of its own. Default: process for GPUs, else in-process
+//! watchdog = "60s"                 # with isolation = "process": when its calls count as hung; "off" never. See Watchdog
+//! memory_limit = "8GiB"            # with isolation = "process", on Linux: most memory, mapped files not counted. Default: none
 //! [plugin.cpu.options]             # the plugin's own options; it refuses those it does not know
 //! threads = 2
 //! ```
@@ -21,9 +23,11 @@
 //!
 //! Invariant: nothing here opens a module.
 
+mod limits;
 mod locate;
 mod parse;
 
+pub use limits::{Bytes, Limit, Watchdog};
 pub use locate::{Source, locate};
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +85,13 @@ impl Isolation {
         &[(Self::InProcess, "in-process"), (Self::Process, "process")];
 }
 
+impl fmt::Display for Isolation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = Self::ALL.iter().find(|(isolation, _)| isolation == self);
+        f.pad(known.map_or("", |(_, word)| word))
+    }
+}
+
 /// The order of preference where a manifest states none.
 pub const DEFAULT_ORDER: &[&str] = &["metal", "rocm", "cuda", "sycl", "llama_cpp", "*"];
 /// The cap on context where a manifest states none, in tokens.
@@ -100,10 +111,30 @@ pub struct PluginEntry {
     pub path: Option<PathBuf>,
     /// SHA-256 of the module, lower-case hexadecimal.
     pub sha256: Option<String>,
-    /// Where it runs.
-    pub isolation: Isolation,
+    /// Where it runs; where nothing is said, plugins of graphics processors run in a process, others in the host's.
+    pub isolation: Option<Isolation>,
+    /// When its calls count as hung, where it runs in a process.
+    pub watchdog: Option<Watchdog>,
+    /// Most memory of its process and that of its children, in bytes, mapped files not counted.
+    pub memory_limit: Option<Bytes>,
     /// Its own options.
     pub options: BTreeMap<String, serde_json::Value>,
+}
+
+impl PluginEntry {
+    /// An entry that says nothing.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            enabled: true,
+            path: None,
+            sha256: None,
+            isolation: None,
+            watchdog: None,
+            memory_limit: None,
+            options: BTreeMap::new(),
+        }
+    }
 }
 
 /// A manifest, checked, with every path absolute.

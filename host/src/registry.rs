@@ -28,6 +28,7 @@ use crate::folders::Folders;
 use crate::manifest::{Fallback, Manifest, locate, normal_name};
 use crate::nearest::suggestion;
 use crate::selection::{Attempt, Candidate, Failure, Trace, choose};
+use crate::worker::{Record, Records};
 use backplane_plugin_api::sdk::Backend;
 use backplane_plugin_api::types::{self, DeviceInfo, ErrorCode, ModelInfo};
 use opening::Opening;
@@ -260,6 +261,7 @@ impl Registry {
             plugin::open_all(&Opening {
                 manifest: &view.manifest,
                 copies: self.copies,
+                state: self.folders.state.as_deref(),
                 before: &[],
             })
         };
@@ -296,6 +298,24 @@ impl Registry {
     /// There is none; the error names the nearest.
     pub fn get(&self, name: &str) -> Result<Plugin> {
         self.look().get(name)
+    }
+
+    /// Forgets the crashes of a plugin, so that it is tried again: also those that other hosts have counted. Gives what was
+    /// known of them; nothing where there were none.
+    ///
+    /// # Errors
+    /// There is no plugin of that name and nothing was known of it, or what is known can't be read or written.
+    pub fn clear_crashes(&self, name: &str) -> Result<Vec<Record>> {
+        let wanted = normal_name(name);
+        let records = self.folders.state.as_deref().map(Records::new);
+        let cleared = records.map_or(Ok(Vec::new()), |records| records.clear(&wanted));
+        let cleared = cleared.map_err(|problem| {
+            Error::usage(problem, "remove that file, or mend its permissions")
+        })?;
+        if cleared.is_empty() && self.manifest().plugin(&wanted).is_none() {
+            self.get(name)?;
+        }
+        Ok(cleared)
     }
 
     /// The plugin that is preferred for a model that all take.

@@ -107,6 +107,8 @@ impl<T> Attempt<T> {
                 ..
             })) => Err(Self::Unsupported(why)),
             Ok(Some(info)) => Ok(info),
+            // A worker that ended says nothing of the file.
+            Err(error) if error.code == ErrorCode::Device => Err(Self::Failed(error)),
             Err(error) => Err(Self::Broken(error)),
         }
     }

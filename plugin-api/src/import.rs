@@ -164,6 +164,7 @@ impl TextModel for ImportedModel {
         let mut guarded = GuardedBatchSink {
             sink,
             panic: Cell::new(None),
+            garbled: Cell::new(false),
         };
         let object: BatchSinkObject<'_> =
             BatchSink_TO::from_ptr(abi_stable::RMut::new(&mut guarded), TD_Opaque);
@@ -173,6 +174,7 @@ impl TextModel for ImportedModel {
         );
         match guarded.panic.take() {
             Some(payload) => Err(sink_panicked(&*payload)),
+            None if guarded.garbled.get() => Err(garbled()),
             None => result,
         }
     }
@@ -207,6 +209,8 @@ type Payload = Box<dyn Any + Send>;
 struct GuardedSink<'a> {
     sink: &'a mut dyn Sink,
     panic: Cell<Option<Payload>>,
+    /// The module told a text that is none, which stops the generation.
+    garbled: Cell<bool>,
 }
 
 // SAFETY: `RMut` asks for `Sync` where `Send` would do. The only shared access to a guarded sink is through the trait object
@@ -219,6 +223,7 @@ fn with_sink<T>(sink: &mut dyn Sink, call: impl FnOnce(SinkObject<'_>) -> Result
     let mut guarded = GuardedSink {
         sink,
         panic: Cell::new(None),
+        garbled: Cell::new(false),
     };
     let result = call(Sink_TO::from_ptr(
         abi_stable::RMut::new(&mut guarded),
@@ -226,8 +231,22 @@ fn with_sink<T>(sink: &mut dyn Sink, call: impl FnOnce(SinkObject<'_>) -> Result
     ));
     match guarded.panic.take() {
         Some(payload) => Err(sink_panicked(&*payload)),
+        None if guarded.garbled.get() => Err(garbled()),
         None => result,
     }
+}
+
+fn garbled() -> Error {
+    Error::new(ErrorCode::Internal, "told text that is not UTF-8")
+        .with_action("report this to the plugin's author")
+}
+
+/// Whether a module's event holds nothing but text: a module that was built wrongly must not break the caller's strings.
+#[inline]
+fn is_text(event: &data::Event<'_>) -> bool {
+    let right = |bytes: &[u8]| std::str::from_utf8(bytes).is_ok();
+    let mut alternatives = event.logprobs.iter();
+    right(event.text.as_bytes()) && alternatives.all(|one| right(one.text.as_bytes()))
 }
 
 fn sink_panicked(payload: &(dyn Any + Send)) -> Error {
@@ -260,6 +279,10 @@ fn contain<R>(panic: &Cell<Option<Payload>>, otherwise: R, call: impl FnOnce() -
 impl abi::traits::Sink for GuardedSink<'_> {
     #[inline]
     fn on_event(&mut self, event: data::Event<'_>) -> Control {
+        if self.garbled.get() || !is_text(&event) {
+            self.garbled.set(true);
+            return types::Control::Stop.into();
+        }
         let sink = &mut *self.sink;
         contain(&self.panic, types::Control::Stop, || {
             // An event of a kind that this contract does not know is skipped.
@@ -279,6 +302,7 @@ impl abi::traits::Sink for GuardedSink<'_> {
 struct GuardedBatchSink<'a> {
     sink: &'a mut dyn BatchSink,
     panic: Cell<Option<Payload>>,
+    garbled: Cell<bool>,
 }
 
 // SAFETY: as for `GuardedSink`.
@@ -287,6 +311,10 @@ unsafe impl Sync for GuardedBatchSink<'_> {}
 impl abi::traits::BatchSink for GuardedBatchSink<'_> {
     #[inline]
     fn on_event(&mut self, index: usize, event: data::Event<'_>) -> Control {
+        if self.garbled.get() || !is_text(&event) {
+            self.garbled.set(true);
+            return types::Control::Stop.into();
+        }
         let sink = &mut *self.sink;
         contain(&self.panic, types::Control::Stop, || {
             convert::with_event_in(&event, |event| sink.on_event(index, event))

@@ -563,6 +563,19 @@ pub(crate) struct Plugins {
 pub(crate) enum PluginsVerb {
     /// Every candidate, and why it won or lost
     Explain(Explain),
+    /// Forget a plugin's crashes, so that it is tried again
+    #[command(
+        after_help = "A plugin that crashed, hung or took too much memory three times within ten minutes is quarantined: its module is \
+        started no more on the same devices with the same driver. `backplane plugins` says when and why.\n\nExample:\n  \
+        backplane plugins clear rocm"
+    )]
+    Clear {
+        /// The plugin's name
+        name: String,
+        /// One JSON object: plugin, cleared
+        #[arg(long)]
+        json: bool,
+    },
     /// Open and probe all; exit code 3 if none is available
     Check {
         /// One JSON object: available, plugins

@@ -169,11 +169,12 @@ fn fitting(registry: &Registry, verb: &Bench) -> Result<String> {
     Ok(chosen)
 }
 
-/// Where the manifest has the backend run.
+/// Where the backend runs where nothing else is asked for.
 fn of_manifest(registry: &Registry, backend: &str) -> Isolation {
-    let manifest = registry.manifest();
-    let entry = manifest.plugin(backend);
-    entry.map(|entry| entry.isolation).unwrap_or_default()
+    let plugin = registry.get(backend).ok();
+    plugin
+        .and_then(|plugin| plugin.isolation)
+        .unwrap_or_default()
 }
 
 /// The same registry with the backend run there.
@@ -182,15 +183,8 @@ fn isolated(registry: &Registry, backend: &str, isolation: Isolation) -> Registr
     let entry = manifest
         .plugins
         .entry(backend.to_owned())
-        .or_insert_with(|| PluginEntry {
-            name: backend.to_owned(),
-            enabled: true,
-            path: None,
-            sha256: None,
-            isolation,
-            options: Default::default(),
-        });
-    entry.isolation = isolation;
+        .or_insert_with(|| PluginEntry::new(backend));
+    entry.isolation = Some(isolation);
     Registry::new(manifest, registry.folders().clone())
 }
 

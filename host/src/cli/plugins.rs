@@ -5,6 +5,7 @@ mod author;
 use super::arguments::{Explain, Global, Plugins, PluginsVerb};
 use super::{output, registry};
 use crate::error::{Error, Result};
+use crate::manifest::normal_name;
 use crate::registry::{ModelOptions, Plugin, PluginKind, Registry};
 use crate::selection::{Outcome, Trace};
 use serde_json::json;
@@ -26,6 +27,7 @@ pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         Some(PluginsVerb::Explain(verb)) => explain(global, &registry?, verb),
+        Some(PluginsVerb::Clear { name, json }) => clear(&registry?, name, *json),
         Some(PluginsVerb::Check { json }) => check(global, &registry?, *json),
         Some(PluginsVerb::Reload(verb)) => super::serve::reload(verb),
         // These look at files, and need no plugin of the manifest.
@@ -48,6 +50,41 @@ fn kind(kind: PluginKind) -> &'static str {
         PluginKind::Module => "module",
         PluginKind::Embedded => "embedded",
         PluginKind::Missing => "missing",
+    }
+}
+
+fn clear(registry: &Registry, name: &str, json: bool) -> Result<ExitCode> {
+    let cleared = registry.clear_crashes(name)?;
+    if json {
+        output::json(&json!({ "plugin": normal_name(name), "cleared": cleared }))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let lines = cleared.iter().map(|record| {
+        let crashes = match record.crashes.len() {
+            1 => "1 crash".to_owned(),
+            count => format!("{count} crashes"),
+        };
+        let last = record.crashes.last().map_or("", |last| last.how.as_str());
+        let module = &record.subject.module;
+        output::visible(&format!(
+            "forgot {crashes} of {module}, the last: its process {last}"
+        ))
+    });
+    let lines: Vec<String> = lines.collect();
+    output::line(&if lines.is_empty() {
+        format!("no crashes of `{}` are remembered", normal_name(name))
+    } else {
+        lines.join("\n")
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where a plugin runs, and whether anybody said so.
+fn runs_in(plugin: &Plugin) -> String {
+    match plugin.isolation {
+        Some(isolation) if plugin.isolation_default => format!("{isolation} (default)"),
+        Some(isolation) => isolation.to_string(),
+        None => String::new(),
     }
 }
 
@@ -86,6 +123,7 @@ pub(crate) fn table(registry: &Registry, colour: bool) -> String {
             or_dash(plugin.version.clone().unwrap_or_default()),
             kind(plugin.kind).to_owned(),
             output::styled(colour, output::verdict_style(state), &state.to_string()),
+            or_dash(runs_in(plugin)),
             or_dash(output::visible(&devices.join(", "))),
             or_dash(
                 plugin
@@ -97,7 +135,9 @@ pub(crate) fn table(registry: &Registry, colour: bool) -> String {
         ]
     });
     let mut text = output::table(
-        &["name", "version", "kind", "verdict", "devices", "path"],
+        &[
+            "name", "version", "kind", "verdict", "runs in", "devices", "path",
+        ],
         rows.collect(),
     );
     for plugin in plugins
@@ -127,6 +167,13 @@ fn explain(global: &Global, registry: &Registry, verb: &Explain) -> Result<ExitC
     if verb.json {
         let mut object = serde_json::to_value(&trace).unwrap_or_default();
         object["manifest"] = json!(registry.manifest().source);
+        let isolation = |plugin: &Plugin| {
+            let (isolation, default) = (plugin.isolation?, plugin.isolation_default);
+            let object = json!({ "isolation": isolation, "default": default });
+            Some((plugin.name.clone(), object))
+        };
+        let isolations = registry.all().iter().filter_map(isolation).collect();
+        object["isolation"] = serde_json::Value::Object(isolations);
         output::json(&object)?;
     } else {
         output::line(&explained(registry, &trace, output::answer_colour(global)))?;
@@ -162,6 +209,7 @@ fn explained(registry: &Registry, trace: &Trace, colour: bool) -> String {
             .map(|path| format!("model        {}", path.display())),
     );
     lines.push(String::new());
+    let all = registry.all();
     for candidate in &trace.candidates {
         let rank = candidate
             .rank
@@ -176,6 +224,13 @@ fn explained(registry: &Registry, trace: &Trace, colour: bool) -> String {
             candidate.name,
             output::visible(&candidate.reason)
         ));
+        let plugins = all.iter();
+        let isolation = plugins
+            .filter(|plugin| plugin.path == candidate.path)
+            .find(|plugin| plugin.name == candidate.name)
+            .map(runs_in)
+            .filter(|isolation| !isolation.is_empty());
+        lines.extend(isolation.map(|isolation| format!("                runs in: {isolation}")));
         if candidate.verdict.is_available() || candidate.outcome == Outcome::NotTried {
             lines.push(format!(
                 "                {}",

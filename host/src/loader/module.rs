@@ -18,6 +18,7 @@ use std::sync::Arc;
 
 const NOT_A_PLUGIN: &str =
     "name a module that was built with the Backplane SDK, or against its C header";
+const REPORT: &str = "report this to the plugin's author";
 const REBUILD: &str = "rebuild the plugin against this contract, or update Backplane";
 
 /// Opens the module at `path`, an absolute path; `file` is what the system opens: the same, or a copy of it.
@@ -46,6 +47,12 @@ pub(super) fn open(
         ));
     }
     check_name(path, module.name().as_str())?;
+    check_version(path, module.version().as_str())?;
+    if module.contract_version().as_str() != theirs.to_string() {
+        let stated = module.contract_version();
+        let what = format!("states contract {stated:.40}, but was built against {theirs}");
+        return Err(refuse(VerdictState::Incompatible, path, what, REPORT));
+    }
     let made = module.new_backend()(import::context(context), import::host_services(services));
     let backend = match made {
         RResult::ROk(object) => import::backend(object),
@@ -68,6 +75,7 @@ fn open_c(path: &Path, context: &Context, plugin: c::Plugin) -> Result<LoadedPlu
     let (door, stated) =
         entered.map_err(|what| refuse(VerdictState::Incompatible, path, what, REBUILD))?;
     check_name(path, &stated.name)?;
+    check_version(path, &stated.version)?;
     let backend = door
         .backend(context, &stated)
         .map_err(|error| backend_verdict(path, &error))?;
@@ -91,7 +99,21 @@ fn check_name(path: &Path, name: &str) -> Result<(), Verdict> {
         VerdictState::Incompatible,
         path,
         format!("states the name {name:?}; expected up to 64 lower-case letters, digits and _"),
-        "report this to the plugin's author",
+        REPORT,
+    ))
+}
+
+/// Versions are shown, compared and told to others, which takes them to be versions.
+fn check_version(path: &Path, version: &str) -> Result<(), Verdict> {
+    if version.len() <= 64 && Version::parse(version).is_ok() {
+        return Ok(());
+    }
+    let version: String = version.chars().take(64).collect();
+    Err(refuse(
+        VerdictState::Incompatible,
+        path,
+        format!("states the version {version:?}; expected one such as 1.2.3"),
+        REPORT,
     ))
 }
 

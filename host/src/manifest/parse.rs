@@ -1,6 +1,9 @@
 //! From text to a checked manifest, every error with its line.
 
-use super::{Fallback, Isolation, Manifest, ManifestError, PluginEntry, Source, normal_name};
+use super::{
+    Bytes, Fallback, Isolation, Limit, Manifest, ManifestError, PluginEntry, Source, Watchdog,
+    normal_name,
+};
 use crate::nearest::suggestion;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +19,15 @@ const TOP_KEYS: &[&str] = &[
     "context",
     "plugin",
 ];
-const PLUGIN_KEYS: &[&str] = &["enabled", "path", "sha256", "isolation", "options"];
+const PLUGIN_KEYS: &[&str] = &[
+    "enabled",
+    "path",
+    "sha256",
+    "isolation",
+    "watchdog",
+    "memory_limit",
+    "options",
+];
 /// Longest context that is taken for meant, in tokens.
 const MOST_CONTEXT: i64 = 1 << 27;
 
@@ -255,14 +266,7 @@ impl File<'_> {
             .get_ref()
             .as_table()
             .ok_or_else(|| self.wrong_type(&place, value, "a table"))?;
-        let mut entry = PluginEntry {
-            name: name.to_owned(),
-            enabled: true,
-            path: None,
-            sha256: None,
-            isolation: Isolation::default(),
-            options: BTreeMap::new(),
-        };
+        let mut entry = PluginEntry::new(name);
         for (key, value) in in_order(table) {
             let full = format!("{place}.{}", key.get_ref());
             match key.get_ref().as_ref() {
@@ -272,7 +276,9 @@ impl File<'_> {
                     entry.path = Some(self.path_of(&full, folder, &text, value.span())?);
                 }
                 "sha256" => entry.sha256 = Some(self.sha256(&full, value)?),
-                "isolation" => entry.isolation = self.isolation(&full, value)?,
+                "isolation" => entry.isolation = Some(self.isolation(&full, value)?),
+                "watchdog" => entry.watchdog = Some(self.watchdog(&full, value)?),
+                "memory_limit" => entry.memory_limit = Some(self.bytes(&full, value)?),
                 "options" => {
                     let expected = "a table of the plugin's own options";
                     let table = value
@@ -302,6 +308,42 @@ impl File<'_> {
                     format!("`{key}`: found {text:?}, expected \"in-process\" or \"process\"");
                 self.error(value.span(), message, suggestion(&text, words, ""))
             })
+    }
+
+    /// One time for what should answer and for signs of life, or a table of the limits.
+    fn watchdog(&self, key: &str, value: &Value<'_>) -> Result<Watchdog> {
+        let mut watchdog = Watchdog::default();
+        let Some(table) = value.get_ref().as_table() else {
+            let limit = self.limit(key, value)?;
+            (watchdog.answer, watchdog.sign) = (limit, limit);
+            if limit == Limit(None) {
+                (watchdog.load, watchdog.event) = (limit, limit);
+            }
+            return Ok(watchdog);
+        };
+        for (name, value) in in_order(table) {
+            let name_text = name.get_ref().as_ref();
+            match watchdog.limit_mut(name_text) {
+                Some(limit) => *limit = self.limit(&format!("{key}.{name_text}"), value)?,
+                None => {
+                    return Err(self.unknown_key(key, name_text, name.span(), Watchdog::KEYS));
+                }
+            }
+        }
+        Ok(watchdog)
+    }
+
+    fn limit(&self, key: &str, value: &Value<'_>) -> Result<Limit> {
+        let expected =
+            "a time such as \"60s\", \"500ms\", \"10m\" or \"1h\", up to a week, or \"off\"";
+        let limit = value.get_ref().as_str().and_then(Limit::parse);
+        limit.ok_or_else(|| self.wrong_type(key, value, expected))
+    }
+
+    fn bytes(&self, key: &str, value: &Value<'_>) -> Result<Bytes> {
+        let expected = "a size such as \"8GiB\" or \"512MiB\"";
+        let bytes = value.get_ref().as_str().and_then(Bytes::parse);
+        bytes.ok_or_else(|| self.wrong_type(key, value, expected))
     }
 
     fn sha256(&self, key: &str, value: &Value<'_>) -> Result<String> {

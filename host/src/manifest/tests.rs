@@ -50,6 +50,46 @@ list = [1, { a = 0.5 }]
 }
 
 #[test]
+fn limits_of_a_plugin_are_read() {
+    let of = |text: &str| {
+        let manifest = parse(&format!("[plugin.a]\n{text}"));
+        let manifest = manifest.unwrap_or_else(|error| panic!("{error}"));
+        manifest.plugin("a").unwrap().clone()
+    };
+    let entry = of("");
+    assert_eq!(entry, PluginEntry::new("a"));
+    let entry = of("isolation = \"process\"\nmemory_limit = \"8GiB\"\nwatchdog = \"5s\"");
+    assert_eq!(entry.isolation, Some(Isolation::Process));
+    assert_eq!(entry.memory_limit, Some(Bytes(8 << 30)));
+    let watchdog = Watchdog {
+        answer: Limit::seconds(5),
+        sign: Limit::seconds(5),
+        ..Watchdog::default()
+    };
+    assert_eq!(entry.watchdog, Some(watchdog));
+    let off = Limit(None);
+    let watchdog = of("watchdog = \"off\"").watchdog.unwrap();
+    assert_eq!(
+        [
+            watchdog.answer,
+            watchdog.load,
+            watchdog.sign,
+            watchdog.event
+        ],
+        [off; 4]
+    );
+    let watchdog = of("watchdog = { load = \"1h\", event = \"off\" }")
+        .watchdog
+        .unwrap();
+    let expected = Watchdog {
+        load: Limit::seconds(3600),
+        event: off,
+        ..Watchdog::default()
+    };
+    assert_eq!(watchdog, expected);
+}
+
+#[test]
 fn an_empty_manifest_is_the_defaults() {
     let manifest = parse("").unwrap();
     assert_eq!(manifest.order, DEFAULT_ORDER);
@@ -71,6 +111,30 @@ fn what_is_wrong_is_named_with_its_line() {
     refused(
         "\ndirectorys = []",
         expect!["/etc/b/plugins.toml:2:1: unknown key `directorys` (did you mean `directories`?)"],
+    );
+    refused(
+        "[plugin.cpu]\nwatchdog = \"60\"",
+        expect![[
+            r#"/etc/b/plugins.toml:2:12: `plugin.cpu.watchdog`: found the text "60", expected a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off" (make it a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off")"#
+        ]],
+    );
+    refused(
+        "[plugin.cpu]\nwatchdog = { answer = 60 }",
+        expect![[
+            r#"/etc/b/plugins.toml:2:23: `plugin.cpu.watchdog.answer`: found the number 60, expected a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off" (make it a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off")"#
+        ]],
+    );
+    refused(
+        "[plugin.cpu]\nwatchdog = { answr = \"1s\" }",
+        expect![
+            "/etc/b/plugins.toml:2:14: unknown key `answr` in [plugin.cpu.watchdog] (did you mean `answer`?)"
+        ],
+    );
+    refused(
+        "[plugin.cpu]\nmemory_limit = \"8\"",
+        expect![[
+            r#"/etc/b/plugins.toml:2:16: `plugin.cpu.memory_limit`: found the text "8", expected a size such as "8GiB" or "512MiB" (make it a size such as "8GiB" or "512MiB")"#
+        ]],
     );
     refused(
         "[plugin.cpu]\nisolation = \"proces\"",

@@ -229,7 +229,8 @@ impl Model {
     /// # Errors
     /// The request is refused, or the backend failed.
     pub fn generate(&self, request: &GenerateRequest, sink: &mut dyn Sink) -> Result<Reply> {
-        self.collect(sink, |model, sink| model.generate(request, sink))
+        let most = request.options.max_tokens;
+        self.collect(sink, most, |model, sink| model.generate(request, sink))
     }
 
     /// Generates the next message of a chat with the model's own template.
@@ -237,7 +238,8 @@ impl Model {
     /// # Errors
     /// As [`Model::generate`]; also where the template refuses the messages, or there is none.
     pub fn chat(&self, request: &ChatRequest, sink: &mut dyn Sink) -> Result<Reply> {
-        self.collect(sink, |model, sink| model.chat(request, sink))
+        let most = request.options.max_tokens;
+        self.collect(sink, most, |model, sink| model.chat(request, sink))
     }
 
     /// The text that [`Model::chat`] would give the model.
@@ -373,6 +375,7 @@ impl Model {
     fn collect(
         &self,
         sink: &mut dyn Sink,
+        most: Option<u32>,
         call: impl FnOnce(
             &dyn TextModel,
             &mut dyn Sink,
@@ -383,9 +386,17 @@ impl Model {
             text: String::new(),
             tokens: Some(Vec::new()),
             logprobs: Vec::new(),
+            left: most.map(u64::from),
+            over: false,
         };
         let now = self.now();
         let completion = now.of_backend(call(now.model.as_ref(), &mut collector))?;
+        if let (true, Some(most)) = (collector.over, most) {
+            let message = format!("told more than the {most} tokens that were asked for");
+            let error = types::Error::new(types::ErrorCode::Internal, message)
+                .with_action("report this to the plugin's author");
+            return now.of_backend(Err(error));
+        }
         Ok(Reply {
             text: collector.text,
             tokens: collector.tokens,
@@ -412,10 +423,21 @@ struct Collector<'a> {
     text: String,
     tokens: Option<Vec<u32>>,
     logprobs: Vec<Vec<TokenLogprob>>,
+    /// Tokens that may still come, where that is known.
+    left: Option<u64>,
+    /// More came.
+    over: bool,
 }
 
 impl Sink for Collector<'_> {
     fn on_event(&mut self, event: Event<'_>) -> Control {
+        if let (Event::Token { .. }, Some(left)) = (&event, &mut self.left) {
+            if *left == 0 {
+                self.over = true;
+                return Control::Stop;
+            }
+            *left -= 1;
+        }
         match &event {
             Event::Token {
                 token,

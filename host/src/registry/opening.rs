@@ -25,6 +25,8 @@ pub(super) struct Opening<'a> {
     pub(super) manifest: &'a Manifest,
     /// Whether copies are opened, which later changes of the files don't reach.
     pub(super) copies: bool,
+    /// The folder of the user's state, where crashes are remembered.
+    pub(super) state: Option<&'a Path>,
     /// Those that were opened before: one whose module and entry are as they were is not opened again.
     pub(super) before: &'a [Plugin],
 }
@@ -36,7 +38,7 @@ impl Opening<'_> {
     /// plugin are more than a process was made for.
     pub(super) fn open(&self, found: &Found) -> Plugin {
         let (Some(path), None) = (&found.path, &found.verdict) else {
-            return plugin::open(found, self.manifest);
+            return plugin::open(found, self.manifest, self.state);
         };
         if let Some(unchanged) = self.unchanged(found, path) {
             return unchanged;
@@ -58,7 +60,7 @@ impl Opening<'_> {
             in_worker: was_here,
             ..found.clone()
         };
-        let mut plugin = plugin::open(&found, self.manifest);
+        let mut plugin = plugin::open(&found, self.manifest, self.state);
         let entry = self.manifest.plugin(&found.name);
         if was_here && plugin.verdict.is_available() {
             let notice = "runs in a worker until the program is started again: another module of it is open here";

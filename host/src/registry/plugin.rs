@@ -3,14 +3,17 @@
 use super::discover::{self, Found};
 use super::opening::{Opening, Origin};
 use crate::loader::{LoadRequest, LoadedPlugin, TracingServices};
-use crate::manifest::{Isolation, Manifest, normal_name};
-use crate::worker::{self, Isolated, Spec, Start};
+use crate::manifest::{Isolation, Manifest, PluginEntry, normal_name};
+use crate::worker::{self, Identity, Isolated, Limits, Records, Spec, Start};
 use backplane_plugin_api::sdk::{Backend, Context};
 use backplane_plugin_api::types::{DeviceInfo, Verdict, VerdictState};
 use serde::Serialize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// Plugins that run on graphics processors, whichever devices they tell.
+const GPU_PLUGINS: &[&str] = &["metal", "rocm", "cuda", "sycl"];
 
 /// How a plugin came to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -48,6 +51,10 @@ pub struct Plugin {
     /// From what it was opened, where it was.
     #[serde(skip)]
     pub(super) origin: Option<Arc<Origin>>,
+    /// Where it runs; `None` where it was not opened.
+    pub isolation: Option<Isolation>,
+    /// Whether that is the default: the manifest says nothing of it.
+    pub isolation_default: bool,
     #[serde(skip)]
     backend: Option<Arc<dyn Backend>>,
     /// The same backend, where it is in a worker.
@@ -73,6 +80,8 @@ impl Plugin {
             path,
             notice: None,
             origin: None,
+            isolation: None,
+            isolation_default: true,
             backend: None,
             worker: None,
         }
@@ -95,6 +104,22 @@ impl Plugin {
     /// Whether its module was opened in this process.
     pub(super) fn is_here(&self) -> bool {
         self.backend.is_some() && self.worker.is_none()
+    }
+
+    /// The same, as it runs.
+    fn running(mut self, isolation: Isolation, stated: Option<Isolation>) -> Self {
+        self.isolation = Some(isolation);
+        self.isolation_default = stated.is_none();
+        self
+    }
+
+    /// The same, with a verdict that keeps it from being used.
+    fn unusable(mut self, verdict: Verdict) -> Self {
+        self.verdict = verdict;
+        self.backend = None;
+        self.worker = None;
+        self.devices.clear();
+        self
     }
 
     /// The same, with the verdict that crashes of its worker have brought since.
@@ -229,7 +254,8 @@ pub(super) fn open_all(opening: &Opening<'_>) -> Vec<Plugin> {
     plugins
 }
 
-pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
+/// Opens and asks one module; `state` is where crashes are remembered.
+pub(super) fn open(found: &Found, manifest: &Manifest, state: Option<&Path>) -> Plugin {
     let path = match (&found.path, &found.verdict) {
         (Some(path), None) => path.clone(),
         (path, verdict) => {
@@ -246,14 +272,12 @@ pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
         }
     };
     let in_process = || open_here(found, &path, manifest);
-    let isolation = manifest
-        .plugin(&found.name)
-        .map(|entry| entry.isolation)
-        .unwrap_or_default();
-    let isolation = if found.in_worker {
-        Isolation::Process
+    let entry = manifest.plugin(&found.name);
+    let stated = entry.and_then(|entry| entry.isolation);
+    let stated = if found.in_worker {
+        Some(Isolation::Process)
     } else {
-        isolation
+        stated
     };
     let unopened = |verdict| {
         Plugin::unopened(
@@ -263,10 +287,14 @@ pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
             verdict,
         )
     };
-    let worker = match start_worker(found, &path, manifest) {
+    let refused = entry.and_then(|entry| refused_limit(entry, stated));
+    if let Some(verdict) = refused {
+        return unopened(verdict);
+    }
+    let worker = match start_worker(found, &path, manifest, state) {
         Start::Worker(worker) => worker,
         Start::Refused(verdict) => return unopened(verdict),
-        Start::NoProgram(why) if isolation == Isolation::Process => {
+        Start::NoProgram(why) if stated == Some(Isolation::Process) => {
             let message = format!("isolation = \"process\": {why}");
             let action =
                 "put the program `backplane` beside this one or name it in BACKPLANE_WORKER";
@@ -284,10 +312,16 @@ pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
             };
             let (version, contract) = (loaded.version, loaded.contract_version);
             let plugin = named(found, &path, manifest, &loaded.name, version, contract);
-            return if plugin.verdict.is_available() {
-                plugin.ask(loaded.backend)
-            } else {
-                plugin
+            if !plugin.verdict.is_available() {
+                return plugin;
+            }
+            let plugin = plugin
+                .ask(loaded.backend)
+                .running(Isolation::InProcess, stated);
+            let refused = entry.and_then(|entry| refused_limit(entry, Some(Isolation::InProcess)));
+            return match refused {
+                Some(verdict) => plugin.unusable(verdict),
+                None => plugin,
             };
         }
     };
@@ -297,16 +331,19 @@ pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
         return plugin;
     }
     let plugin = plugin.ask(worker.clone());
-    // What took its worker down, or said that it crashed, is not opened here.
-    let fallen = worker.fallen();
-    let crashed = plugin.verdict.state == VerdictState::Crashed;
-    if fallen.is_some() || crashed {
-        return Plugin {
-            verdict: fallen.unwrap_or(plugin.verdict),
-            devices: Vec::new(),
-            backend: None,
-            ..plugin
-        };
+    let isolation = stated.unwrap_or_else(|| default_isolation(&plugin));
+    let plugin = plugin.running(isolation, stated);
+    // What took its worker down, now or too often, or said that it crashed, is not opened here.
+    let fallen = worker.fallen().or_else(|| worker.runs_on(&plugin.devices));
+    if let Some(verdict) = fallen {
+        return plugin.unusable(verdict);
+    }
+    if plugin.verdict.state == VerdictState::Crashed {
+        let verdict = plugin.verdict.clone();
+        return plugin.unusable(verdict);
+    }
+    if let Some(verdict) = entry.and_then(|entry| refused_limit(entry, Some(isolation))) {
+        return plugin.unusable(verdict);
     }
     if isolation == Isolation::Process {
         return Plugin {
@@ -321,6 +358,38 @@ pub(super) fn open(found: &Found, manifest: &Manifest) -> Plugin {
         },
         Err(verdict) => unopened(verdict),
     }
+}
+
+/// Plugins of graphics processors run in a process of their own, others in the host's.
+fn default_isolation(plugin: &Plugin) -> Isolation {
+    let kinds = ["gpu", "integrated_gpu"];
+    let has_gpu = plugin
+        .devices
+        .iter()
+        .any(|device| kinds.contains(&device.kind.as_str()));
+    if has_gpu || GPU_PLUGINS.contains(&plugin.name.as_str()) {
+        Isolation::Process
+    } else {
+        Isolation::InProcess
+    }
+}
+
+/// Why a limit of an entry can't be kept where its plugin runs.
+fn refused_limit(entry: &PluginEntry, isolation: Option<Isolation>) -> Option<Verdict> {
+    let stated = [
+        ("memory_limit", entry.memory_limit.is_some()),
+        (
+            "watchdog",
+            entry.watchdog.is_some_and(|it| it.limits_calls()),
+        ),
+    ];
+    let first = stated.iter().find(|(_, stated)| *stated);
+    if let (Some((key, _)), Some(Isolation::InProcess)) = (first, isolation) {
+        return Some(worker::needs_process(&entry.name, key));
+    }
+    entry
+        .memory_limit
+        .and_then(|_| worker::memory_refused(&entry.name))
 }
 
 /// A module's plugin before it is asked: available, unless it is not the one that the manifest means.
@@ -353,21 +422,27 @@ fn context(found: &Found, path: &Path, manifest: &Manifest) -> Context {
 }
 
 /// Opens a module in a worker.
-fn start_worker(found: &Found, path: &Path, manifest: &Manifest) -> Start {
+fn start_worker(found: &Found, path: &Path, manifest: &Manifest, state: Option<&Path>) -> Start {
     let Some(program) = worker::program() else {
         let why = "there is no program `backplane` beside this one to run it in";
         return Start::NoProgram(why.to_owned());
     };
+    let entry = manifest.plugin(&found.name);
+    let watchdog = entry.and_then(|entry| entry.watchdog).unwrap_or_default();
     worker::start(Spec {
         program,
         plugin: found.name.clone(),
         path: path.to_path_buf(),
         context: context(found, path, manifest),
-        sha256: manifest
-            .plugin(&found.name)
-            .and_then(|entry| entry.sha256.clone()),
+        sha256: entry.and_then(|entry| entry.sha256.clone()),
         copy: found.copy.clone(),
-        time_limit: worker::TIME_LIMIT,
+        time_limit: watchdog.open.0.unwrap_or(worker::NO_LIMIT),
+        limits: Limits {
+            watchdog,
+            memory: entry.and_then(|entry| entry.memory_limit),
+        },
+        records: state.map(Records::new),
+        identity: Identity::of(path),
     })
 }
 

@@ -147,6 +147,7 @@ impl Registry {
         let mut opened = plugin::open_all(&Opening {
             manifest: &manifest,
             copies: self.copies,
+            state: self.folders.state.as_deref(),
             before,
         });
         let mut changes = added(before, &opened);

@@ -4,7 +4,8 @@ use super::capability;
 use super::link::{Link, StartError, crashed};
 use super::message::{Answer, Call};
 use super::model::{WorkerModel, take};
-use super::{BUDGET, BUDGET_TIME, Isolated, Spec};
+use super::quarantine::{Record, Subject, now, system_drivers};
+use super::{Isolated, PAUSE, Spec};
 use backplane_plugin_api::capability::AnyCapability;
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{
@@ -12,107 +13,203 @@ use backplane_plugin_api::types::{
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A plugin whose module is open in a worker.
 #[derive(Debug)]
 pub(super) struct WorkerBackend {
-    spec: Spec,
     name: String,
     version: String,
     contract_version: String,
+    tally: Arc<Tally>,
+    /// The worker; one that has ended is replaced.
+    link: Mutex<Option<Arc<Link>>>,
+}
+
+/// What is counted of a plugin's workers, each end as it comes.
+#[derive(Debug)]
+struct Tally {
+    spec: Spec,
     state: Mutex<State>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    link: Option<Arc<Link>>,
-    crashes: Vec<Instant>,
+    /// What is known of its crashes.
+    record: Record,
+    /// Whether that is in the user's file too.
+    kept: bool,
     /// How the last worker ended.
     last_end: Option<String>,
-    /// Why no worker is started any more.
-    quarantined: Option<String>,
+    /// Workers that ended, and when the next may be started.
+    ends: u32,
+    not_before: Option<Instant>,
 }
 
-impl WorkerBackend {
-    pub(super) fn start(spec: Spec) -> std::result::Result<Self, StartError> {
-        let link = Link::start(&spec)?;
-        let opened = link.opened.clone();
-        let state = State {
-            link: Some(Arc::new(link)),
-            ..State::default()
-        };
-        Ok(Self {
-            spec,
-            name: opened.name,
-            version: opened.version,
-            contract_version: opened.contract_version,
-            state: Mutex::new(state),
-        })
+/// What is known of a module before it tells its devices. Its hash is taken when it is needed.
+fn subject(spec: &Spec) -> Subject {
+    Subject {
+        plugin: spec.plugin.clone(),
+        module: spec.path.display().to_string(),
+        sha256: String::new(),
+        devices: Vec::new(),
+        driver: system_drivers(),
     }
+}
 
+/// The verdict of an earlier host on a module that crashed before it could tell its devices.
+pub(super) fn quarantined_before(spec: &Spec) -> Option<Verdict> {
+    let subject = subject(spec);
+    let record = held(spec, &subject)?;
+    Some(record.verdict())
+}
+
+/// The record that has a module started no more. It is hashed only where its plugin has such a record.
+fn held(spec: &Spec, subject: &Subject) -> Option<Record> {
+    let records = spec.records.as_ref()?;
+    let of_plugin = |record: &Record| record.quarantined && record.subject.plugin == spec.plugin;
+    if !records.all().iter().any(of_plugin) {
+        return None;
+    }
+    let sha256 = spec.identity.sha256()?;
+    let subject = Subject {
+        sha256,
+        ..subject.clone()
+    };
+    records.quarantined(&subject)
+}
+
+/// Counts an end of a worker, in the user's file where there is one; also whether it is there.
+fn count(spec: &Spec, mut record: Record, how: &str) -> (Record, bool) {
+    let kept = spec.records.as_ref().zip(spec.identity.sha256());
+    let kept = kept.and_then(|(records, sha256)| {
+        record.subject.sha256 = sha256;
+        records.count(&record.subject, how)
+    });
+    match kept {
+        Some(kept) => (kept, true),
+        None => {
+            record.add(how, now());
+            (record, false)
+        }
+    }
+}
+
+impl Tally {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts the worker's end, once.
-    fn notice(&self, state: &mut State) {
-        let ended = state.link.as_ref().and_then(|link| link.ended());
-        if let Some(ended) = ended {
-            state.link = None;
-            self.count(state, ended);
-        }
-    }
-
-    fn count(&self, state: &mut State, how: String) {
-        let now = Instant::now();
-        state
-            .crashes
-            .retain(|crash| now.duration_since(*crash) < BUDGET_TIME);
-        state.crashes.push(now);
-        if state.crashes.len() >= BUDGET {
-            let minutes = BUDGET_TIME.as_secs() / 60;
-            let path = self.spec.path.display();
-            let why =
-                format!("{path}: {BUDGET} crashes within {minutes} minutes; its process {how}");
-            tracing::warn!("plugin `{}` is quarantined: {why}", self.spec.plugin);
-            state.quarantined = Some(why);
-        }
-        state.last_end = Some(how);
-    }
-
-    /// The running worker; a new one where the last has crashed.
-    fn link(&self) -> Result<Arc<Link>> {
+    fn count(&self, how: &str) {
         let mut state = self.state();
-        self.notice(&mut state);
-        if let Some(link) = &state.link {
-            return Ok(link.clone());
+        let record = state.record.clone();
+        (state.record, state.kept) = count(&self.spec, record, how);
+        if state.record.quarantined {
+            let why = state.record.verdict().message;
+            tracing::warn!("plugin `{}` is quarantined: {why}", self.spec.plugin);
         }
-        if let Some(why) = &state.quarantined {
-            let verdict = quarantined(why);
-            return Err(Error::new(ErrorCode::Device, verdict.message).with_action(verdict.action));
+        let pause = PAUSE * 4_u32.saturating_pow(state.ends).min(64);
+        state.ends += 1;
+        state.not_before = Some(Instant::now() + pause);
+        state.last_end = Some(how.to_owned());
+    }
+
+    /// The verdict on what is started no more. Lifts a quarantine that somebody has cleared in the user's file.
+    fn quarantined(&self) -> Option<Verdict> {
+        let mut state = self.state();
+        if !state.record.quarantined {
+            return None;
         }
-        match Link::start(&self.spec) {
-            Ok(link) => {
-                tracing::info!("plugin `{}` has a new worker", self.spec.plugin);
-                Ok(state.link.insert(Arc::new(link)).clone())
+        if state.kept && held(&self.spec, &state.record.subject).is_none() {
+            tracing::info!("plugin `{}` may be started again", self.spec.plugin);
+            state.record = Record::of(state.record.subject.clone());
+            (state.ends, state.not_before) = (0, None);
+            return None;
+        }
+        Some(state.record.verdict())
+    }
+
+    /// Time until a worker may be started again.
+    fn pause(&self) -> Duration {
+        let left = |at: Instant| at.saturating_duration_since(Instant::now());
+        self.state().not_before.map_or(Duration::ZERO, left)
+    }
+}
+
+/// Starts a worker whose end is counted.
+fn start_link(tally: &Arc<Tally>) -> std::result::Result<Link, StartError> {
+    let counter = tally.clone();
+    let link = Link::start(&tally.spec, move |how| counter.count(how));
+    if let Err(StartError::Crashed(how)) = &link {
+        tally.count(how);
+    }
+    link
+}
+
+impl WorkerBackend {
+    pub(super) fn start(spec: Spec) -> std::result::Result<Self, StartError> {
+        let state = State {
+            record: Record::of(subject(&spec)),
+            kept: false,
+            last_end: None,
+            ends: 0,
+            not_before: None,
+        };
+        let state = Mutex::new(state);
+        let tally = Arc::new(Tally { spec, state });
+        let link = start_link(&tally)?;
+        let opened = link.opened.clone();
+        Ok(Self {
+            name: opened.name,
+            version: opened.version,
+            contract_version: opened.contract_version,
+            tally,
+            link: Mutex::new(Some(Arc::new(link))),
+        })
+    }
+
+    fn spec(&self) -> &Spec {
+        &self.tally.spec
+    }
+
+    /// The worker, unless it has ended.
+    fn running(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
+        link.take_if(|link| link.ended().is_some());
+        link
+    }
+
+    /// The running worker; a new one where the last has ended, after a pause that grows.
+    fn link(&self) -> Result<Arc<Link>> {
+        loop {
+            let mut running = self.running();
+            if let Some(link) = &*running {
+                return Ok(link.clone());
             }
-            Err(StartError::Crashed(how)) => {
-                let verdict = crashed(&self.spec, &how);
-                self.count(&mut state, how);
-                Err(Error::new(ErrorCode::Device, verdict.message).with_action(verdict.action))
+            if let Some(verdict) = self.tally.quarantined() {
+                return Err(error_of(verdict));
             }
-            Err(StartError::Refused(verdict)) => {
-                Err(Error::new(ErrorCode::Device, verdict.message).with_action(verdict.action))
+            let pause = self.tally.pause();
+            if !pause.is_zero() {
+                drop(running);
+                std::thread::sleep(pause);
+                continue;
             }
-            Err(StartError::Program(why)) => Err(Error::new(ErrorCode::Internal, why)),
+            return match start_link(&self.tally) {
+                Ok(link) => {
+                    tracing::info!("plugin `{}` has a new worker", self.spec().plugin);
+                    Ok(running.insert(Arc::new(link)).clone())
+                }
+                Err(StartError::Crashed(how)) => Err(error_of(crashed(self.spec(), &how))),
+                Err(StartError::Refused(verdict)) => Err(error_of(verdict)),
+                Err(StartError::Program(why)) => Err(Error::new(ErrorCode::Internal, why)),
+            };
         }
     }
 }
 
-fn quarantined(why: &str) -> Verdict {
-    let action = "update the plugin, then start the program again";
-    Verdict::unavailable(VerdictState::Quarantined, why, action)
+fn error_of(verdict: Verdict) -> Error {
+    Error::new(ErrorCode::Device, verdict.message).with_action(verdict.action)
 }
 
 impl Isolated for WorkerBackend {
@@ -121,19 +218,30 @@ impl Isolated for WorkerBackend {
     }
 
     fn fallen(&self) -> Option<Verdict> {
-        let mut state = self.state();
-        self.notice(&mut state);
-        if let Some(why) = &state.quarantined {
-            return Some(quarantined(why));
+        if let Some(verdict) = self.tally.quarantined() {
+            return Some(verdict);
         }
-        let ended = state.last_end.as_deref().filter(|_| state.link.is_none())?;
-        Some(crashed(&self.spec, ended))
+        if self.running().is_some() {
+            return None;
+        }
+        let ended = self.tally.state().last_end.clone()?;
+        Some(crashed(self.spec(), &ended))
     }
 
     fn quarantined(&self) -> Option<Verdict> {
-        let mut state = self.state();
-        self.notice(&mut state);
-        state.quarantined.as_deref().map(quarantined)
+        self.tally.quarantined()
+    }
+
+    fn runs_on(&self, devices: &[DeviceInfo]) -> Option<Verdict> {
+        let subject = subject(self.spec()).on(devices);
+        let held = held(self.spec(), &subject);
+        let mut state = self.tally.state();
+        match held {
+            Some(record) => (state.record, state.kept) = (record, true),
+            None => state.record.subject = subject,
+        }
+        let record = &state.record;
+        record.quarantined.then(|| record.verdict())
     }
 }
 
@@ -147,7 +255,7 @@ impl Backend for WorkerBackend {
     }
 
     fn probe(&self) -> Verdict {
-        let limit = self.spec.time_limit;
+        let limit = self.spec().time_limit;
         let answer = self
             .link()
             .and_then(|link| link.call_within(Call::Probe, limit))
@@ -162,7 +270,7 @@ impl Backend for WorkerBackend {
     fn devices(&self) -> Result<Vec<DeviceInfo>> {
         let answer = self
             .link()?
-            .call_within(Call::Devices, self.spec.time_limit)?;
+            .call_within(Call::Devices, self.spec().time_limit)?;
         take!(answer, Answer::Devices(devices) => devices)
     }
 

@@ -80,7 +80,10 @@ fn watched(link: &Link, call: Call, progress: &mut dyn Progress) -> Result<Answe
             Some(Reply::Progress(done, total, what)) => {
                 let told = match progress.on_progress(done, total, &what) {
                     Control::Continue => ToWorker::Consumed { events: 1 },
-                    Control::Stop => ToWorker::Stop { index: 0 },
+                    Control::Stop => {
+                        link.stopping(running.id);
+                        ToWorker::Stop { index: 0 }
+                    }
                 };
                 link.tell(running.id, &told);
             }

@@ -2,6 +2,7 @@
 
 use super::message::{Answer, Call, FromWorker, Open, Opened, OwnEvent, ToWorker, VERSION};
 use super::process::{self, Process};
+use super::watch::{Watch, Watched};
 use super::{Spec, frame};
 use crate::loader::TracingServices;
 use backplane_plugin_api::import::HostServices;
@@ -10,8 +11,9 @@ use std::collections::HashMap;
 use std::io::BufReader;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// What comes back on a call.
@@ -40,21 +42,43 @@ pub(super) struct Link {
     pub(super) opened: Opened,
 }
 
-#[derive(Debug)]
 struct Shared {
     /// For messages.
     plugin: String,
     writer: Mutex<UnixStream>,
     calls: Mutex<Calls>,
+    /// The first call has begun, or the worker has ended.
+    changed: Condvar,
     process: Mutex<Option<Process>>,
+    /// Told how the worker ended, before its calls are, unless this side has closed it.
+    ended: Box<dyn Fn(&str) + Send + Sync>,
+    closed: AtomicBool,
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("plugin", &self.plugin)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Default)]
 struct Calls {
     last: u64,
-    waiting: HashMap<u64, Sender<Reply>>,
+    waiting: HashMap<u64, Waiting>,
+    /// `None` where nothing is limited.
+    watch: Option<Watch>,
     /// Set once the worker is gone: how.
     ended: Option<String>,
+}
+
+/// A call that runs.
+#[derive(Debug)]
+struct Waiting {
+    /// `None`: nobody listens any more.
+    send: Option<Sender<Reply>>,
+    watched: Watched,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -62,12 +86,19 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Link {
-    /// Starts a worker and has it open a module.
-    pub(super) fn start(spec: &Spec) -> Result<Self, StartError> {
+    /// Starts a worker and has it open a module; `ended` is told how it ends later, unless the link is dropped.
+    pub(super) fn start(
+        spec: &Spec,
+        ended: impl Fn(&str) + Send + Sync + 'static,
+    ) -> Result<Self, StartError> {
         let deadline = Instant::now() + spec.time_limit;
         let program = spec.program.display();
         let (process, mut socket) = process::start(&spec.program, &spec.plugin)
             .map_err(|error| StartError::Program(format!("{program}: {error}")))?;
+        if let Some(Err(error)) = spec.limits.memory.map(|limit| process.limit_memory(limit)) {
+            let why = process.end_now(format!("its memory can't be watched: {error}"));
+            return Err(StartError::Program(format!("{program}: {why}")));
+        }
         let open = ToWorker::Open(Open {
             version: VERSION.to_owned(),
             plugin: spec.plugin.clone(),
@@ -126,9 +157,20 @@ impl Link {
         let shared = Arc::new(Shared {
             plugin: spec.plugin.clone(),
             writer: Mutex::new(socket),
-            calls: Mutex::default(),
+            calls: Mutex::new(Calls {
+                watch: Watch::new(spec.limits.watchdog),
+                ..Calls::default()
+            }),
+            changed: Condvar::new(),
             process: Mutex::new(Some(process)),
+            ended: Box::new(ended),
+            closed: AtomicBool::new(false),
         });
+        let watcher = shared.clone();
+        std::thread::Builder::new()
+            .name(format!("watch of {}", spec.plugin))
+            .spawn(move || watcher.watch())
+            .map_err(failed)?;
         let listener = shared.clone();
         std::thread::Builder::new()
             .name(format!("worker of {}", spec.plugin))
@@ -147,7 +189,11 @@ impl Link {
             }
             calls.last += 1;
             let id = calls.last;
-            calls.waiting.insert(id, send);
+            if calls.waiting.is_empty() {
+                self.shared.changed.notify_all();
+            }
+            let (send, watched) = (Some(send), Watched::new(&call));
+            calls.waiting.insert(id, Waiting { send, watched });
             id
         };
         let running = Running {
@@ -158,6 +204,7 @@ impl Link {
         match frame::frame(id, &ToWorker::Call { call, stopped }) {
             Ok(bytes) => self.send_bytes(&bytes),
             Err(error) => {
+                lock(&self.shared.calls).waiting.remove(&id);
                 let message = format!("the call can't be sent: {error}");
                 return Err(Error::new(ErrorCode::InvalidRequest, message));
             }
@@ -190,8 +237,13 @@ impl Link {
 
     /// A message without an answer.
     pub(super) fn tell(&self, id: u64, message: &ToWorker) {
-        if let Ok(bytes) = frame::frame(id, message) {
-            self.send_bytes(&bytes);
+        self.shared.tell(id, message);
+    }
+
+    /// All of a call was told to stop: it must end in time.
+    pub(super) fn stopping(&self, id: u64) {
+        if let Some(waiting) = lock(&self.shared.calls).waiting.get_mut(&id) {
+            waiting.watched.stopping();
         }
     }
 
@@ -209,6 +261,7 @@ impl Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
+        self.shared.closed.store(true, Ordering::Release);
         let _ = lock(&self.shared.writer).shutdown(Shutdown::Both);
         // The listener waits for the process, unless it has been taken.
     }
@@ -228,11 +281,12 @@ impl Shared {
                 Ok(Some((id, Ok(FromWorker::Done(result))))) => {
                     self.pass(id, Reply::Done(result));
                 }
+                Ok(Some((_, Ok(FromWorker::Pong { calls })))) => self.heard(&calls),
                 Ok(Some((_, Ok(message)))) => log(services, message),
                 Ok(Some((id, Err(problem)))) => {
                     let message = format!("{}: its answer can't be read: {problem}", self.plugin);
                     let error = Error::new(ErrorCode::Internal, message);
-                    self.pass(id, Reply::Done(Err(error)));
+                    self.break_off(id, error);
                 }
                 Ok(None) | Err(_) => break self.stop(Process::end),
             }
@@ -246,11 +300,19 @@ impl Shared {
         let mut process = lock(&self.process);
         if let Some(process) = process.take() {
             let how = end(process);
+            if !self.closed.load(Ordering::Acquire) {
+                (self.ended)(&how);
+            }
             let mut calls = lock(&self.calls);
             calls.ended = Some(how.clone());
-            for (_, waiting) in calls.waiting.drain() {
-                let _ = waiting.send(Reply::Done(Err(self.gone(&how))));
+            for send in calls
+                .waiting
+                .drain()
+                .filter_map(|(_, waiting)| waiting.send)
+            {
+                let _ = send.send(Reply::Done(Err(self.gone(&how))));
             }
+            self.changed.notify_all();
             return how;
         }
         lock(&self.calls).ended.clone().unwrap_or_default()
@@ -258,13 +320,120 @@ impl Shared {
 
     fn pass(&self, id: u64, reply: Reply) {
         let mut calls = lock(&self.calls);
-        let end = matches!(reply, Reply::Done(_));
-        if let Some(waiting) = calls.waiting.get(&id) {
-            // One that does not listen any more has gone away.
-            let _ = waiting.send(reply);
+        let Calls { waiting, watch, .. } = &mut *calls;
+        if matches!(reply, Reply::Done(_)) {
+            if let Some(send) = waiting.remove(&id).and_then(|waiting| waiting.send) {
+                let _ = send.send(reply);
+            }
+            return;
         }
-        if end {
-            calls.waiting.remove(&id);
+        if let (Reply::Event(..), Some(watch)) = (&reply, watch) {
+            watch.event();
+        }
+        if let Some(waiting) = waiting.get_mut(&id) {
+            waiting.watched.told();
+            if let Some(send) = &waiting.send {
+                // One that does not listen any more has gone away.
+                let _ = send.send(reply);
+            }
+        }
+    }
+
+    /// Ends a call whose answers can't be read; the worker is to end it too.
+    fn break_off(&self, id: u64, error: Error) {
+        let send = {
+            let mut calls = lock(&self.calls);
+            let waiting = calls.waiting.get_mut(&id);
+            waiting.and_then(|waiting| {
+                waiting.watched.stopping();
+                waiting.send.take()
+            })
+        };
+        if let Some(send) = send {
+            let _ = send.send(Reply::Done(Err(error)));
+            self.tell(id, &ToWorker::Abandon);
+        }
+    }
+
+    fn tell(&self, id: u64, message: &ToWorker) {
+        use std::io::Write;
+        if let Ok(bytes) = frame::frame(id, message) {
+            // A failure is the worker's end, which the listener notices.
+            let _ = lock(&self.writer).write_all(&bytes);
+        }
+    }
+
+    fn heard(&self, calls: &[(u64, u64, bool)]) {
+        let mut guard = lock(&self.calls);
+        if let Some(watch) = &mut guard.watch {
+            watch.answered();
+        }
+        for (id, touches, waits) in calls {
+            if let Some(waiting) = guard.waiting.get_mut(id) {
+                waiting.watched.heard(*touches, *waits);
+            }
+        }
+    }
+
+    /// Ends the worker when it is hung. Sleeps while no call runs.
+    fn watch(&self) {
+        let mut calls = lock(&self.calls);
+        let mut last = Instant::now();
+        loop {
+            if calls.waiting.is_empty() && calls.ended.is_none() {
+                if let Some(watch) = &mut calls.watch {
+                    watch.rest();
+                }
+                let idle = |calls: &mut Calls| calls.waiting.is_empty() && calls.ended.is_none();
+                calls = self
+                    .changed
+                    .wait_while(calls, idle)
+                    .unwrap_or_else(PoisonError::into_inner);
+                last = Instant::now();
+            }
+            let step = calls.watch.as_ref().map(Watch::step);
+            let Some(step) = step.filter(|_| calls.ended.is_none()) else {
+                return;
+            };
+            let runs = |calls: &mut Calls| calls.ended.is_none();
+            let waited = self.changed.wait_timeout_while(calls, step, runs);
+            calls = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let (now, before) = (Instant::now(), last);
+            last = now;
+            let Calls {
+                waiting,
+                watch,
+                ended,
+                ..
+            } = &mut *calls;
+            let Some(watch) = watch.as_mut().filter(|_| ended.is_none()) else {
+                return;
+            };
+            let each = waiting.values_mut().map(|waiting| &mut waiting.watched);
+            if let Some(why) = watch.pass(now - before, each) {
+                drop(calls);
+                let how = self.stop(|process| process.end_now(format!("was ended: {why}")));
+                tracing::debug!(plugin = %self.plugin, "worker {how}");
+                return;
+            }
+            let asks = !waiting.is_empty() && watch.asks();
+            drop(calls);
+            if asks {
+                self.ping();
+            }
+            calls = lock(&self.calls);
+        }
+    }
+
+    /// Asks whether the worker is there, unless somebody else is writing: that must not keep the watch.
+    fn ping(&self) {
+        use std::io::Write;
+        if let Ok(bytes) = frame::frame(0, &ToWorker::Ping)
+            && let Ok(mut writer) = self.writer.try_lock()
+        {
+            let _ = writer.write_all(&bytes);
+        } else if let Some(watch) = &mut lock(&self.calls).watch {
+            watch.answered();
         }
     }
 
@@ -310,8 +479,18 @@ impl Running<'_> {
 }
 
 impl Drop for Running<'_> {
+    /// What still runs then is to stop, and is watched until it has.
     fn drop(&mut self) {
-        lock(&self.link.shared.calls).waiting.remove(&self.id);
+        let abandoned = {
+            let mut calls = lock(&self.link.shared.calls);
+            calls.waiting.get_mut(&self.id).is_some_and(|waiting| {
+                waiting.watched.stopping();
+                waiting.send.take().is_some()
+            })
+        };
+        if abandoned {
+            self.link.tell(self.id, &ToWorker::Abandon);
+        }
     }
 }
 

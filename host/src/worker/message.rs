@@ -68,6 +68,10 @@ pub(super) enum ToWorker {
     Consumed { events: usize },
     /// The model is not used any more.
     Forget { model: u64 },
+    /// Nobody listens to the call any more: all of it is to stop.
+    Abandon,
+    /// Is to be answered whatever the module does.
+    Ping,
 }
 
 /// A call of a backend or of a model that it loaded.
@@ -174,6 +178,8 @@ pub(super) enum FromWorker {
     Progress { done: u64, total: u64, what: String },
     /// The call's end.
     Done(Result<Answer, Error>),
+    /// Of the calls that run: how often the module has touched the call's sink, and whether it waits for the host.
+    Pong { calls: Vec<(u64, u64, bool)> },
 }
 
 /// What an open module says of itself.

@@ -10,6 +10,7 @@ use backplane_plugin_api::types::{
     FinishReason, GenerateRequest, Metrics, ModelInfo,
 };
 use std::any::Any;
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -67,10 +68,18 @@ impl WorkerModel {
             panic: None,
         };
         let stopped = consumer.poll();
-        let running = self.loaded.link.begin(call, stopped)?;
+        let running = self.loaded.link.begin(call, stopped.clone())?;
+        let open = Cell::new(count - stopped.len());
+        if open.get() == 0 && count > 0 {
+            self.loaded.link.stopping(running.id);
+        }
         let stop = |indices: Vec<usize>| {
             for index in indices {
                 self.loaded.link.tell(running.id, &ToWorker::Stop { index });
+                open.set(open.get().saturating_sub(1));
+                if open.get() == 0 {
+                    self.loaded.link.stopping(running.id);
+                }
             }
         };
         let (mut consumed, mut polled) = (0, Instant::now());

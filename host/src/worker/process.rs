@@ -1,5 +1,8 @@
 //! A worker as a process: started, listened to on its standard error, and its end put into words.
 
+use super::group;
+use crate::manifest::Bytes;
+use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
@@ -7,9 +10,11 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Lines of standard error that are told.
+const TOLD: usize = 3;
 /// Lines of standard error that are kept.
 const LINES: usize = 20;
 /// Bytes of a line that are kept.
@@ -30,8 +35,10 @@ pub(super) fn start_as(
 ) -> std::io::Result<(Process, UnixStream)> {
     let (ours, theirs) = UnixStream::pair()?;
     let (errors, words) = std::io::pipe()?;
+    let mark = group::fresh_mark();
     let child = Command::new(program)
         .arg(verb)
+        .env(group::MARK, &mark)
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(words.try_clone()?)
         .stderr(words)
@@ -43,7 +50,14 @@ pub(super) fn start_as(
     std::thread::Builder::new()
         .name(format!("stderr of {plugin}"))
         .spawn(move || kept.listen(errors, &plugin))?;
-    Ok((Process { child, last }, ours))
+    let pid = Pid::from_child(&child);
+    let life = Arc::new(Life {
+        pid,
+        mark,
+        state: Mutex::default(),
+        ended: Condvar::new(),
+    });
+    Ok((Process { child, last, life }, ours))
 }
 
 /// A worker's process.
@@ -51,49 +65,127 @@ pub(super) fn start_as(
 pub(super) struct Process {
     child: Child,
     last: Arc<LastLines>,
+    life: Arc<Life>,
+}
+
+/// What threads that watch a process share.
+#[derive(Debug)]
+struct Life {
+    pid: Pid,
+    mark: String,
+    state: Mutex<LifeState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LifeState {
+    /// It has been waited for: its number may be another's.
+    gone: bool,
+    /// Why it was killed, if it was.
+    why: Option<String>,
+}
+
+impl Life {
+    fn state(&self) -> MutexGuard<'_, LifeState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Kills it and all that it started; the first reason stands.
+    fn kill(&self, why: impl FnOnce() -> String) {
+        let mut state = self.state();
+        if !state.gone {
+            state.why.get_or_insert_with(why);
+            group::kill(self.pid, &self.mark);
+        }
+    }
+
+    /// Waits for a pause; false once the process is gone.
+    #[cfg(target_os = "linux")]
+    fn pause(&self, pause: Duration) -> bool {
+        let waited = self
+            .ended
+            .wait_timeout_while(self.state(), pause, |state| !state.gone);
+        !waited.unwrap_or_else(PoisonError::into_inner).0.gone
+    }
 }
 
 impl Process {
+    /// Has it killed when it and its descendants hold more memory of their own.
+    pub(super) fn limit_memory(&self, limit: Bytes) -> std::io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            use super::memory_limit::{Family, PAUSE};
+            let life = self.life.clone();
+            let mut family = Family::of(life.pid);
+            let watch = move || {
+                while life.pause(PAUSE) {
+                    let held = Bytes(family.own_bytes());
+                    if held > limit {
+                        life.kill(|| {
+                            format!(
+                                "was ended: it held {held} of memory; its memory_limit is {limit}"
+                            )
+                        });
+                        break;
+                    }
+                }
+            };
+            let name = "worker's memory".to_owned();
+            std::thread::Builder::new()
+                .name(name)
+                .spawn(watch)
+                .map(drop)
+        }
+        #[cfg(not(target_os = "linux"))]
+        Err(std::io::Error::other(format!(
+            "memory_limit {limit} can be kept on Linux only"
+        )))
+    }
+
     /// Waits for the end of a worker whose socket was closed, kills it if it does not end, and says how it ended.
     pub(super) fn end(mut self) -> String {
-        let status = self.wait(GRACE);
-        let how = match status {
-            Some(status) => describe(status),
-            None => {
-                self.kill();
-                "closed its socket and did not end".to_owned()
-            }
-        };
-        self.with_last_line(how)
+        if !self.has_ended(GRACE) {
+            self.life
+                .kill(|| "closed its socket and did not end".to_owned());
+        }
+        self.reap()
     }
 
     /// Kills a worker that did not answer in time.
     pub(super) fn end_now(mut self, why: String) -> String {
-        self.kill();
-        self.with_last_line(why)
+        self.life.kill(|| why);
+        self.reap()
     }
 
-    fn with_last_line(&self, how: String) -> String {
+    /// Ends what it has left behind, and waits for it.
+    fn reap(&mut self) -> String {
+        let mut state = self.life.state();
+        group::kill(self.life.pid, &self.life.mark);
+        let status = self.child.wait();
+        state.gone = true;
+        self.life.ended.notify_all();
+        let how = state.why.take().unwrap_or_else(|| match status {
+            Ok(status) => describe(status),
+            Err(error) => format!("ended: {error}"),
+        });
+        drop(state);
         match self.last.last() {
-            Some(line) => format!("{how}: {line}"),
+            Some(lines) => format!("{how}: {lines}"),
             None => how,
         }
     }
 
-    fn kill(&mut self) {
-        // An error says that it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn wait(&mut self, limit: Duration) -> Option<ExitStatus> {
+    /// Whether it ends in time. It is not waited for: its group keeps its number.
+    fn has_ended(&self, limit: Duration) -> bool {
         let start = Instant::now();
         let mut pause = Duration::from_micros(200);
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT | WaitIdOptions::NOHANG;
         loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
+            match waitid(WaitId::Pid(self.life.pid), options) {
                 Ok(None) if start.elapsed() < limit => std::thread::sleep(pause),
-                _ => return None,
+                Ok(None) => return false,
+                // An error says that there is nothing to wait for.
+                Ok(Some(_)) | Err(_) => return true,
             }
             pause = (pause * 2).min(Duration::from_millis(20));
         }
@@ -185,7 +277,7 @@ impl LastLines {
         self.ended.notify_all();
     }
 
-    /// The last line, once all are there; a child of the worker's that holds its standard error open is not waited for.
+    /// The last lines, once all are there, as one.
     fn last(&self) -> Option<String> {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = Duration::from_millis(200);
@@ -193,14 +285,22 @@ impl LastLines {
             .ended
             .wait_timeout_while(state, limit, |state| !state.ended)
             .unwrap_or_else(PoisonError::into_inner);
-        telling(&state.lines).map(str::to_owned)
+        telling(&state.lines)
     }
 }
 
-/// The line that tells most: the last that is no mere hint.
-fn telling(lines: &VecDeque<String>) -> Option<&str> {
+/// The lines that tell most, as one: the last that are no mere hints.
+fn telling(lines: &VecDeque<String>) -> Option<String> {
     let hint = |line: &&String| !line.starts_with("note: ");
-    lines.iter().rev().find(hint).map(String::as_str)
+    let mut last: Vec<&str> = lines
+        .iter()
+        .rev()
+        .filter(hint)
+        .take(TOLD)
+        .map(String::as_str)
+        .collect();
+    last.reverse();
+    (!last.is_empty()).then(|| last.join(" | "))
 }
 
 #[cfg(test)]
@@ -213,7 +313,7 @@ mod tests {
         let long = "x".repeat(10_000);
         let text: String = (0..30).map(|i| format!("line  {i}\n\n")).collect();
         last.listen(format!("{long}\n{text}note: a hint\n").as_bytes(), "t");
-        assert_eq!(last.last().as_deref(), Some("line 29"));
+        assert_eq!(last.last().as_deref(), Some("line 27 | line 28 | line 29"));
         let state = last.state.lock().unwrap();
         assert_eq!(state.lines.len(), LINES);
         assert!(state.lines.iter().all(|line| line.len() <= LINE as usize));

@@ -1,10 +1,10 @@
 //! The worker's side: opens one module and answers calls until its socket ends.
 
 use super::capability::absent;
-use super::frame;
 use super::message::{
     AHEAD, Answer, Call, FromWorker, Info, Odd, Open, Opened, ToWorker, VERSION, metrics_out,
 };
+use super::{frame, group};
 use crate::loader::{LoadRequest, open, open_copy};
 use crate::memory;
 use backplane_plugin_api::capability::{
@@ -26,6 +26,9 @@ use std::time::Duration;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
 
+/// Time to let models go once the host is gone.
+const PARTING: Duration = Duration::from_secs(1);
+
 /// Stack of the threads that run the module's code, in bytes: as a main thread has it.
 const STACK: usize = 8 << 20;
 
@@ -46,14 +49,9 @@ pub(super) fn main() -> ExitCode {
     leave(i32::from(served.is_err()))
 }
 
-/// Ends the process. The module's threads may still run; what they do at the exit must not keep it.
+/// Ends the process and all that it started.
 pub(super) fn leave(code: i32) -> ! {
-    let late = || {
-        std::thread::sleep(Duration::from_secs(1));
-        std::process::abort();
-    };
-    let watch = std::thread::Builder::new().spawn(late);
-    std::process::exit(if watch.is_ok() { code } else { 1 })
+    group::end_self(code)
 }
 
 /// The socket, taken off standard input, so that children of the module's don't hold it open.
@@ -83,16 +81,23 @@ fn serve(mut socket: UnixStream) -> std::io::Result<()> {
     let opener = worker.clone();
     thread(move || opener.open(order))?;
     let mut socket = BufReader::new(socket);
-    while let Some((id, message)) = frame::read(&mut socket)? {
-        match message {
-            Ok(message) => worker.take(id, message),
-            Err(problem) => {
+    let served = loop {
+        match frame::read(&mut socket) {
+            Ok(Some((id, Ok(message)))) => worker.take(id, message),
+            Ok(Some((id, Err(problem)))) => {
                 let message = format!("the call can't be read: {problem}");
                 worker.done(id, Err(Error::new(ErrorCode::InvalidRequest, message)));
             }
+            Ok(None) => break Ok(()),
+            Err(error) => break Err(error),
         }
-    }
-    Ok(())
+    };
+    // What the module does while its models are let go, and its threads that still run, must not keep the process.
+    thread(|| {
+        std::thread::sleep(PARTING);
+        group::end_self(1)
+    })?;
+    served
 }
 
 pub(super) fn thread(run: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -207,6 +212,19 @@ impl Worker {
             ToWorker::Consumed { events } => self.gate(id, |state| {
                 state.ahead = state.ahead.saturating_sub(events);
             }),
+            ToWorker::Abandon => self.gate(id, |state| state.all_stopped = true),
+            ToWorker::Ping => {
+                let gates: Vec<_> = lock(&self.gates)
+                    .iter()
+                    .map(|(id, gate)| (*id, gate.clone()))
+                    .collect();
+                let of = |(id, gate): (u64, Arc<Gate>)| {
+                    let touches = gate.touches.load(Ordering::Relaxed);
+                    (id, touches, lock(&gate.state).waits)
+                };
+                let calls = gates.into_iter().map(of).collect();
+                self.out.send(0, &FromWorker::Pong { calls });
+            }
             ToWorker::Forget { model } => {
                 let model = lock(&self.models).remove(&model);
                 // It may take its time.
@@ -366,6 +384,8 @@ impl Worker {
 struct Gate {
     state: Mutex<GateState>,
     changed: Condvar,
+    /// How often the module has told something, or asked whether to stop: its signs of life.
+    touches: AtomicU64,
 }
 
 struct GateState {
@@ -373,6 +393,16 @@ struct GateState {
     ahead: usize,
     /// Requests that are to stop.
     stopped: BTreeSet<usize>,
+    /// All of them are.
+    all_stopped: bool,
+    /// The module waits for the host.
+    waits: bool,
+}
+
+impl GateState {
+    fn stops(&self, index: usize) -> bool {
+        self.all_stopped || self.stopped.contains(&index)
+    }
 }
 
 impl Gate {
@@ -380,10 +410,13 @@ impl Gate {
         let state = GateState {
             ahead: 0,
             stopped: stopped.into_iter().collect(),
+            all_stopped: false,
+            waits: false,
         };
         Self {
             state: Mutex::new(state),
             changed: Condvar::new(),
+            touches: AtomicU64::new(0),
         }
     }
 }
@@ -395,18 +428,30 @@ struct ToHost<'a> {
     gate: &'a Gate,
 }
 
+impl ToHost<'_> {
+    fn touch(&self) {
+        self.gate.touches.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits for the host while it must.
+    fn wait_while(&self, must: impl Fn(&GateState) -> bool) -> MutexGuard<'_, GateState> {
+        let mut state = lock(&self.gate.state);
+        if must(&state) {
+            state.waits = true;
+            let waited = self.gate.changed.wait_while(state, |state| must(state));
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+            state.waits = false;
+        }
+        state
+    }
+}
+
 impl BatchSink for ToHost<'_> {
     fn on_event(&mut self, index: usize, event: Event<'_>) -> Control {
+        self.touch();
         {
-            let state = lock(&self.gate.state);
-            let full =
-                |state: &mut GateState| state.ahead >= AHEAD && !state.stopped.contains(&index);
-            let mut state = self
-                .gate
-                .changed
-                .wait_while(state, full)
-                .unwrap_or_else(PoisonError::into_inner);
-            if state.stopped.contains(&index) {
+            let mut state = self.wait_while(|state| state.ahead >= AHEAD && !state.stops(index));
+            if state.stops(index) {
                 return Control::Stop;
             }
             state.ahead += 1;
@@ -417,7 +462,8 @@ impl BatchSink for ToHost<'_> {
     }
 
     fn should_stop(&self, index: usize) -> bool {
-        lock(&self.gate.state).stopped.contains(&index)
+        self.touch();
+        lock(&self.gate.state).stops(index)
     }
 }
 
@@ -434,9 +480,10 @@ impl Sink for ToHost<'_> {
 impl Progress for ToHost<'_> {
     /// Waits for the host's answer: the call is to end as the watcher said.
     fn on_progress(&mut self, done: u64, total: u64, what: &str) -> Control {
+        self.touch();
         {
             let mut state = lock(&self.gate.state);
-            if state.stopped.contains(&0) {
+            if state.stops(0) {
                 return Control::Stop;
             }
             state.ahead += 1;
@@ -444,11 +491,8 @@ impl Progress for ToHost<'_> {
         let what = what.to_owned();
         let progress = FromWorker::Progress { done, total, what };
         self.out.send(self.id, &progress);
-        let unanswered = |state: &mut GateState| state.ahead > 0 && !state.stopped.contains(&0);
-        let state = lock(&self.gate.state);
-        let state = self.gate.changed.wait_while(state, unanswered);
-        let state = state.unwrap_or_else(PoisonError::into_inner);
-        if state.stopped.contains(&0) {
+        let state = self.wait_while(|state| state.ahead > 0 && !state.stops(0));
+        if state.stops(0) {
             Control::Stop
         } else {
             Control::Continue

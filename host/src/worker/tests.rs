@@ -3,7 +3,7 @@
 mod c_door;
 mod capabilities;
 
-use super::super::{Isolated, Spec, Start, start};
+use super::super::{Identity, Isolated, Limits, Spec, Start, start};
 use backplane_contract_tests::module_path;
 use backplane_plugin_api::sdk::{Backend, Context, TextModel};
 use backplane_plugin_api::types::{
@@ -31,6 +31,9 @@ fn spec(module: &str, options: &[(&str, Value)]) -> Spec {
         sha256: None,
         copy: None,
         time_limit: Duration::from_secs(20),
+        limits: Limits::default(),
+        records: None,
+        identity: Identity::of(&module_path(module)),
     }
 }
 

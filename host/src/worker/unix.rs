@@ -4,7 +4,10 @@ mod backend;
 mod capability;
 mod floats;
 mod frame;
+mod group;
 mod link;
+#[cfg(target_os = "linux")]
+mod memory_limit;
 mod message;
 mod model;
 mod process;
@@ -13,14 +16,18 @@ mod serve;
 mod tests;
 #[cfg(feature = "cli")]
 pub(crate) mod trial;
+mod watch;
 
-use super::{BUDGET, BUDGET_TIME, Isolated, Spec, Start, VERB};
+use super::{Isolated, PAUSE, Spec, Start, VERB, quarantine};
 use link::StartError;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 /// Starts a worker for a module.
 pub(super) fn start(spec: Spec) -> Start {
+    if let Some(verdict) = backend::quarantined_before(&spec) {
+        return Start::Refused(verdict);
+    }
     match backend::WorkerBackend::start(spec.clone()) {
         Ok(backend) => Start::Worker(Arc::new(backend)),
         Err(StartError::Program(why)) => Start::NoProgram(why),
