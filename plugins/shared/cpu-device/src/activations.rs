@@ -25,6 +25,8 @@ pub(crate) struct Group32 {
     pub(crate) scale: [f32; 16],
     /// Per lane: the sum of its eight whole numbers.
     pub(crate) sum: [f32; 16],
+    /// Per lane: the sum of its block's whole numbers times the scale.
+    pub(crate) total: [f32; 16],
 }
 
 /// 256 activations for the weight types with blocks of 256, in their own order; planes as in [`Group32`].
@@ -41,13 +43,39 @@ pub(crate) struct Group256 {
     pub(crate) scale: f32,
 }
 
-const _: () = assert!(size_of::<Group32>() == 384);
+/// 128 activations in their own order as plain whole numbers: the same as in [`Group32`] or [`Group256`], for kernels that multiply
+/// 16 bits at a time. A row that is no multiple of 128 ends in blocks of zeros.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(crate) struct Wide {
+    /// Blocks of 32, -16256 to 16256.
+    pub(crate) whole: [[i16; 32]; 4],
+    /// Per block: the scale.
+    pub(crate) scale: [f32; 4],
+    /// Per block: the sum of the whole numbers times the scale.
+    pub(crate) total: [f32; 4],
+}
+
+const _: () = assert!(size_of::<Group32>() == 448);
 const _: () = assert!(size_of::<Group256>() == 640);
 
 // SAFETY: integers and floats only; padding needs no value; alignment 64.
 unsafe impl Zeroed for Group32 {}
 // SAFETY: as above.
 unsafe impl Zeroed for Group256 {}
+
+// SAFETY: as above.
+unsafe impl Zeroed for Wide {}
+
+impl Wide {
+    pub(crate) const ELEMS: usize = 128;
+    /// Nothing but zeros.
+    pub(crate) const ZERO: Self = Self {
+        whole: [[0; 32]; 4],
+        scale: [0.0; 4],
+        total: [0.0; 4],
+    };
+}
 
 impl Group32 {
     pub(crate) const ELEMS: usize = 128;
@@ -57,6 +85,7 @@ impl Group32 {
         low: [0; 128],
         scale: [0.0; 16],
         sum: [0.0; 16],
+        total: [0.0; 16],
     };
 }
 
@@ -142,6 +171,14 @@ fn row_body32<const FUSED: bool>(x: &[f32], out: &mut [Group32]) {
             };
             group.sum[lane] = (half(0) + half(1)) as f32;
         }
+        for (total, (sum, scale)) in group
+            .total
+            .chunks_exact_mut(4)
+            .zip(group.sum.chunks_exact(4).zip(group.scale.chunks_exact(4)))
+        {
+            // Whole numbers, so that the order doesn't matter.
+            total.fill(scale[0] * (sum[0] + sum[1] + sum[2] + sum[3]));
+        }
     }
 }
 
@@ -155,6 +192,36 @@ fn row_body256<const FUSED: bool>(x: &[f32], out: &mut [Group256]) {
             *out = sum(&group.high[16 * i..][..16], &group.low[16 * i..][..16]) as f32;
         }
     }
+}
+
+#[inline(always)]
+fn wide_body<const FUSED: bool>(x: &[f32], of_one_scale: usize, out: &mut [Wide]) {
+    if let Some(last) = out.last_mut() {
+        *last = Wide::ZERO;
+    }
+    let (mut scale, mut inverse) = (0.0, 0.0);
+    for (block, elements) in x.chunks_exact(32).enumerate() {
+        if (32 * block).is_multiple_of(of_one_scale) {
+            (scale, inverse) = scales(&x[32 * block..][..of_one_scale]);
+        }
+        let group = &mut out[block / 4];
+        let mut sum = 0;
+        for (whole, x) in group.whole[block % 4].iter_mut().zip(elements) {
+            let rounded = (x * inverse + ROUNDER)
+                .to_bits()
+                .wrapping_sub(ROUNDER.to_bits()) as i16;
+            *whole = rounded;
+            sum += i32::from(rounded);
+        }
+        group.scale[block % 4] = scale;
+        group.total[block % 4] = scale * sum as f32;
+    }
+}
+
+per_isa! {
+    /// Quantises a row to `ceil(x.len() / 128)` groups, `of_one_scale` elements (32 or 256, of which the row is a multiple) with one
+    /// scale.
+    fn quantise_wide = wide_body(x: &[f32], of_one_scale: usize, out: &mut [Wide])
 }
 
 per_isa! {
@@ -182,6 +249,7 @@ mod tests {
         low: [1; 128],
         scale: [1.0; 16],
         sum: [1.0; 16],
+        total: [1.0; 16],
     };
     const STALE256: Group256 = Group256 {
         high: [1; 256],
@@ -200,7 +268,39 @@ mod tests {
                 let mut out = vec![STALE; blocks.div_ceil(4)];
                 quantise_row32(isa, x, &mut out);
                 for (a, b) in out.iter().zip(&truth) {
-                    prop_assert_eq!((a.high, a.low, a.scale, a.sum), (b.high, b.low, b.scale, b.sum));
+                    prop_assert_eq!((a.high, a.low, a.scale, a.sum, a.total), (b.high, b.low, b.scale, b.sum, b.total));
+                }
+            }
+        }
+
+        #[test]
+        fn wide_groups_hold_the_same_whole_numbers(x in prop::collection::vec(-1e4f32..1e4, 512), blocks in 1usize..=16) {
+            let whole = |high: i8, low: i8| 128 * i16::from(high) + i16::from(low);
+            for isa in isas() {
+                let x = &x[..32 * blocks];
+                let mut groups = vec![STALE; blocks.div_ceil(4)];
+                quantise_row32(isa, x, &mut groups);
+                let mut wide = vec![Wide { whole: [[1; 32]; 4], scale: [1.0; 4], total: [1.0; 4] }; blocks.div_ceil(4)];
+                quantise_wide(isa, x, 32, &mut wide);
+                for (group, wide) in groups.iter().zip(&wide) {
+                    for b in 0..4 {
+                        for i in 0..32 {
+                            let at = 64 * (i / 16) + 16 * b + i % 16;
+                            prop_assert_eq!(wide.whole[b][i], whole(group.high[at], group.low[at]));
+                        }
+                        prop_assert_eq!(wide.scale[b].to_bits(), group.scale[4 * b].to_bits());
+                        prop_assert_eq!(wide.total[b].to_bits(), group.total[4 * b].to_bits());
+                    }
+                }
+                let x = &x[..x.len() / 256 * 256];
+                let mut groups = vec![STALE256; x.len() / 256];
+                quantise_row256(isa, x, &mut groups);
+                let mut wide = vec![Wide::ZERO; x.len() / 128];
+                quantise_wide(isa, x, 256, &mut wide);
+                for (i, whole_of) in wide.iter().flat_map(|wide| wide.whole.as_flattened()).enumerate() {
+                    let group = &groups[i / 256];
+                    prop_assert_eq!(*whole_of, whole(group.high[i % 256], group.low[i % 256]));
+                    prop_assert_eq!(wide[i / 128].scale[i / 32 % 4], group.scale);
                 }
             }
         }

@@ -3,8 +3,9 @@
 //! A kernel works on a [`Tile`]: some neighbouring rows of one matrix times some tokens. The tile is the door for faster
 //! schemes: a kernel may repack its rows on the way, as long as every result stays what it is for one row and one token.
 
-use crate::activations::{Group32, Group256};
+use crate::activations::{Group32, Group256, Wide};
 use crate::isa::Isa;
+use crate::memory::Zeroed;
 use backplane_weights::TensorType;
 
 #[cfg_attr(target_arch = "x86_64", path = "kernels/x86/mod.rs")]
@@ -23,6 +24,10 @@ pub(crate) enum ActivationKind {
     Int32,
     /// Whole numbers in blocks of 256: [`Group256`].
     Int256,
+    /// Those of `Int32` as [`Wide`].
+    Wide32,
+    /// Those of `Int256` as [`Wide`].
+    Wide256,
 }
 
 /// Activations of all tokens of a tile, row by row.
@@ -34,6 +39,8 @@ pub(crate) enum Operand<'a> {
     Int32(&'a [Group32]),
     /// `[tokens, cols / 256]`.
     Int256(&'a [Group256]),
+    /// `[tokens, ceil(cols / 128)]`, and which of both kinds.
+    Wide(&'a [Wide], ActivationKind),
 }
 
 impl Operand<'_> {
@@ -42,6 +49,7 @@ impl Operand<'_> {
             Operand::Float(_) => ActivationKind::Float,
             Operand::Int32(_) => ActivationKind::Int32,
             Operand::Int256(_) => ActivationKind::Int256,
+            Operand::Wide(_, kind) => *kind,
         }
     }
 
@@ -50,19 +58,46 @@ impl Operand<'_> {
             Operand::Float(x) => x.len(),
             Operand::Int32(x) => x.len(),
             Operand::Int256(x) => x.len(),
+            Operand::Wide(x, _) => x.len(),
         }
     }
 }
 
 impl ActivationKind {
+    /// The kind with the same whole numbers that the table of kernels has.
+    fn narrow(self) -> Self {
+        match self {
+            ActivationKind::Wide32 => ActivationKind::Int32,
+            ActivationKind::Wide256 => ActivationKind::Int256,
+            other => other,
+        }
+    }
+
     /// Elements of the operand (floats or groups) that one token's row of `cols` takes.
     pub(crate) fn row_len(self, cols: usize) -> usize {
         match self {
             ActivationKind::Float => cols,
             ActivationKind::Int32 => cols.div_ceil(Group32::ELEMS),
             ActivationKind::Int256 => cols / Group256::ELEMS,
+            ActivationKind::Wide32 | ActivationKind::Wide256 => cols.div_ceil(Wide::ELEMS),
         }
     }
+}
+
+/// Tokens from which kernels that can repack rows do.
+pub(crate) const WIDE_FROM: usize = 16;
+
+/// A line of scratch memory.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(crate) struct Line([u8; 64]);
+
+// SAFETY: bytes; alignment 64.
+unsafe impl Zeroed for Line {}
+
+/// Lines of scratch that tiles with these columns take at most.
+pub(crate) fn scratch_lines(isa: Isa, cols: usize) -> usize {
+    fast::scratch(isa, cols)
 }
 
 /// Where results go: row `r`, token `t` at `start + t * stride + r`.
@@ -104,7 +139,7 @@ impl<'a> Tile<'a> {
         tokens: usize,
         out: Out,
     ) -> Self {
-        let kind = kernel(ty).activations;
+        let kind = x.kind();
         let row_bytes = ty
             .row_bytes(cols)
             .filter(|bytes| *bytes > 0)
@@ -115,7 +150,7 @@ impl<'a> Tile<'a> {
             weights.len()
         );
         assert!(
-            kind == x.kind() && x.len() == tokens * kind.row_len(cols),
+            kind.narrow() == kernel(ty).activations && x.len() == tokens * kind.row_len(cols),
             "{ty}: {tokens} tokens of {cols}"
         );
         Self {
@@ -130,13 +165,17 @@ impl<'a> Tile<'a> {
         }
     }
 
-    /// Computes `out[t, r] = x[t] · weights[r]`.
-    pub(crate) fn run(&self, isa: Isa) {
+    /// Computes `out[t, r] = x[t] · weights[r]`. `scratch` is of [`scratch_lines`].
+    ///
+    /// # Panics
+    /// When the operand is not of the kind that [`activation_kind`] gives for these kernels and as many tokens, or the scratch is
+    /// short.
+    pub(crate) fn run(&self, isa: Isa, scratch: &mut [Line]) {
         let kernel = kernel(self.ty);
         match isa {
             Isa::Scalar => self.run_scalar(kernel.scalar),
-            Isa::Avx2 => fast::run(kernel.avx2, self),
-            Isa::Avx512 => fast::run(kernel.avx512, self),
+            Isa::Avx2 => fast::run(kernel.avx2, self, scratch),
+            Isa::Avx512 => fast::run(kernel.avx512, self, scratch),
         }
     }
 
@@ -150,6 +189,7 @@ impl<'a> Tile<'a> {
                     Operand::Float(x) => Operand::Float(&x[t * len..][..len]),
                     Operand::Int32(x) => Operand::Int32(&x[t * len..][..len]),
                     Operand::Int256(x) => Operand::Int256(&x[t * len..][..len]),
+                    Operand::Wide(..) => unreachable!("only fast kernels ask for wide groups"),
                 };
                 let result = dot(row, x);
                 // SAFETY: the place belongs to this tile, by the promise made to `new`.
@@ -224,24 +264,32 @@ pub(crate) struct ActivationKinds {
     pub(crate) float: bool,
     pub(crate) int32: bool,
     pub(crate) int256: bool,
+    pub(crate) wide32: bool,
+    pub(crate) wide256: bool,
 }
 
 impl ActivationKinds {
-    /// Those in which matrices of these types want their activations.
-    pub(crate) fn of(types: impl IntoIterator<Item = TensorType>) -> Self {
+    /// Those in which matrices of these types want so many tokens' activations.
+    pub(crate) fn of(isa: Isa, tokens: usize, types: impl IntoIterator<Item = TensorType>) -> Self {
         let mut kinds = Self::default();
         for ty in types {
-            match activation_kind(ty) {
+            match activation_kind(isa, ty, tokens) {
                 ActivationKind::Float => kinds.float = true,
                 ActivationKind::Int32 => kinds.int32 = true,
                 ActivationKind::Int256 => kinds.int256 = true,
+                ActivationKind::Wide32 => kinds.wide32 = true,
+                ActivationKind::Wide256 => kinds.wide256 = true,
             }
         }
         kinds
     }
 }
 
-/// In which form a storage type wants the activations.
-pub(crate) fn activation_kind(ty: TensorType) -> ActivationKind {
-    kernel(ty).activations
+/// In which form a storage type wants the activations of so many tokens.
+pub(crate) fn activation_kind(isa: Isa, ty: TensorType, tokens: usize) -> ActivationKind {
+    match (kernel(ty).activations, fast::wide(isa, ty, tokens)) {
+        (ActivationKind::Int32, true) => ActivationKind::Wide32,
+        (ActivationKind::Int256, true) => ActivationKind::Wide256,
+        (kind, _) => kind,
+    }
 }

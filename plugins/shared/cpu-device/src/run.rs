@@ -85,7 +85,7 @@ impl CpuExecutable {
             Rows::Wanted => limits.max_wanted,
         };
         let width = |value: ValueId| program.values[value.0].width;
-        let operands = Operands::new(&kernels, rows)?;
+        let operands = Operands::new(isa, threads, &kernels, rows)?;
         let mixture = Mixture::new(&kernels, threads, rows, width)?;
         let ranking = Ranking::new(&kernels, threads, width)?;
         let mut ropes = vec![];

@@ -1,12 +1,24 @@
 //! Where there are no fast kernels: the table's places are filled with the scalar ones.
 
-use super::{Tile, scalar};
+use super::{Line, Tile, scalar};
+use crate::isa::Isa;
+use backplane_weights::TensorType;
 
 /// A row's dot product.
 pub(super) type Matmul = scalar::Dot;
 
+/// Whether a tile takes its activations as wide groups: never.
+pub(super) fn wide(_isa: Isa, _ty: TensorType, _tokens: usize) -> bool {
+    false
+}
+
+/// Lines of scratch that a tile takes: none.
+pub(super) fn scratch(_isa: Isa, _cols: usize) -> usize {
+    0
+}
+
 /// Runs a tile.
-pub(super) fn run(dot: Matmul, tile: &Tile<'_>) {
+pub(super) fn run(dot: Matmul, tile: &Tile<'_>, _scratch: &mut [Line]) {
     tile.run_scalar(dot);
 }
 

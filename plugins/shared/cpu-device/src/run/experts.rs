@@ -4,6 +4,7 @@
 use super::frame::{Frame, Parts, share};
 use super::linears::multiply;
 use super::operands::Operands;
+use crate::isa::Isa;
 use crate::kernels::{ActivationKinds, Out, activation_kind};
 use crate::lower::{Chunk, Expert, Experts, Kernel, Matrix};
 use crate::memory::Buffer;
@@ -13,15 +14,16 @@ use backplane_program::{DeviceError, ValueId};
 use std::ops::Range;
 
 impl Experts {
-    /// In which forms the first matrices of any expert want their activations.
-    pub(super) fn first_kinds(&self) -> ActivationKinds {
+    /// In which forms the first matrices of any expert want their activations, of so many tokens each.
+    pub(super) fn first_kinds(&self, isa: Isa, tokens: usize) -> ActivationKinds {
         let matrices = self.experts.iter().flat_map(|expert| &expert.first);
-        ActivationKinds::of(matrices.map(|matrix| matrix.ty))
+        ActivationKinds::of(isa, tokens, matrices.map(|matrix| matrix.ty))
     }
 
     /// In which forms the last ones do.
-    pub(super) fn down_kinds(&self) -> ActivationKinds {
-        ActivationKinds::of(self.experts.iter().map(|expert| expert.down.ty))
+    pub(super) fn down_kinds(&self, isa: Isa, tokens: usize) -> ActivationKinds {
+        let types = self.experts.iter().map(|expert| expert.down.ty);
+        ActivationKinds::of(isa, tokens, types)
     }
 }
 
@@ -132,6 +134,11 @@ impl Mixture {
         self.starts.push(self.by_row.len());
     }
 
+    /// Tokens of an expert that has some, on average: forms are chosen by it.
+    fn tokens_each(&self) -> usize {
+        self.weights.len().div_ceil(self.active.len().max(1))
+    }
+
     /// Places of a row, in the order of the experts.
     fn of_row(&self, row: usize) -> &[usize] {
         &self.by_row[self.starts[row]..self.starts[row + 1]]
@@ -163,7 +170,8 @@ impl Frame<'_> {
         let mixture = &*mixture;
         let (isa, rows, places) = (self.isa, self.count(layer.x), mixture.weights.len());
         let (cols, inner) = (self.values[layer.x.0].width, layer.inner);
-        let kinds = layer.first_kinds();
+        let each = mixture.tokens_each();
+        let kinds = layer.first_kinds(isa, each);
         share(pool, rows, 2 * cols * layer.used, &|row, _| {
             // SAFETY: the input was written by an earlier kernel; each task has the places of its own row.
             unsafe {
@@ -185,7 +193,7 @@ impl Frame<'_> {
             &outputs,
             inner,
         );
-        let kinds = layer.down_kinds();
+        let kinds = layer.down_kinds(isa, each);
         let (gate, up) = (mixture.gate.as_slice(), mixture.up.as_slice());
         let hidden = Parts::new(&mixture.hidden);
         share(pool, places, 6 * inner, &|place, worker| {
@@ -240,21 +248,24 @@ impl Frame<'_> {
         let chunks = |expert: &usize| matrices(&layer.experts[*expert]).1.len();
         // Experts are of one size, though not always of one type: some tasks may be empty.
         let most = mixture.active.iter().map(chunks).max().unwrap_or(0);
-        pool.run(mixture.active.len() * most, &|task, _| {
+        pool.run(mixture.active.len() * most, &|task, worker| {
             let expert = mixture.active[task / most];
             let (matrices, chunks) = matrices(&layer.experts[expert]);
             let Some(Chunk { part, row, rows }) = chunks.get(task % most).copied() else {
                 return;
             };
             let (matrix, places) = (&matrices[part], mixture.places[expert].clone());
-            let x = operands.rows(activation_kind(matrix.ty), matrix.cols, places.clone());
-            // SAFETY: the output has a row for each place and a column for each row of the matrix; no other task has these.
+            let kind = activation_kind(isa, matrix.ty, mixture.tokens_each());
+            let x = operands.rows(kind, matrix.cols, places.clone());
+            // SAFETY: the output has a row for each place and a column for each row of the matrix; no other task has these; a
+            // worker runs one task at a time.
             unsafe {
                 let out = Out {
                     start: outputs[part].0.add(places.start * width + row),
                     stride: width,
                 };
-                multiply(isa, matrix, row..row + rows, x, places.len(), out);
+                let scratch = operands.scratch(worker);
+                multiply(isa, matrix, row..row + rows, x, places.len(), out, scratch);
             }
         });
     }

@@ -3,25 +3,26 @@
 use super::frame::{Frame, share};
 use super::operands::Operands;
 use crate::isa::Isa;
-use crate::kernels::{ActivationKind, ActivationKinds, Operand, Out, Tile, activation_kind};
+use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, Out, Tile, activation_kind};
 use crate::lower::{Chunk, HeadLinear, Linears, Matrix};
 use crate::pool::Pool;
 use std::ops::Range;
 
 impl Linears {
     /// In which forms the activations are needed besides the one they have.
-    pub(super) fn kinds(&self) -> ActivationKinds {
+    pub(super) fn kinds(&self, isa: Isa, tokens: usize) -> ActivationKinds {
+        let types = self.parts.iter().map(|part| part.matrix.ty);
         ActivationKinds {
             float: false,
-            ..ActivationKinds::of(self.parts.iter().map(|part| part.matrix.ty))
+            ..ActivationKinds::of(isa, tokens, types)
         }
     }
 }
 
 impl HeadLinear {
     /// In which forms the activations are needed. Those of one head lie apart in a value, so that floats are moved, too.
-    pub(super) fn kinds(&self) -> ActivationKinds {
-        ActivationKinds::of([self.matrix.ty])
+    pub(super) fn kinds(&self, isa: Isa, tokens: usize) -> ActivationKinds {
+        ActivationKinds::of(isa, tokens, [self.matrix.ty])
     }
 }
 
@@ -36,15 +37,17 @@ pub(super) unsafe fn multiply(
     x: Operand<'_>,
     tokens: usize,
     out: Out,
+    scratch: &mut [Line],
 ) {
+    let data = matrix.data(rows);
     // SAFETY: the caller's promise.
-    unsafe { Tile::new(matrix.ty, matrix.data(rows), matrix.cols, x, tokens, out) }.run(isa);
+    unsafe { Tile::new(matrix.ty, data, matrix.cols, x, tokens, out) }.run(isa, scratch);
 }
 
 impl Frame<'_> {
     pub(super) fn linears(&self, pool: &mut Pool, linears: &Linears, operands: &Operands) {
         let (isa, tokens) = (self.isa, self.count(linears.x));
-        let (cols, kinds) = (linears.parts[0].matrix.cols, linears.kinds());
+        let (cols, kinds) = (linears.parts[0].matrix.cols, linears.kinds(isa, tokens));
         if tokens == 0 {
             return;
         }
@@ -56,10 +59,10 @@ impl Frame<'_> {
         }
         // SAFETY: the input was written by an earlier kernel.
         let floats = unsafe { self.read(linears.x) };
-        pool.run(linears.chunks.len(), &|task, _| {
+        pool.run(linears.chunks.len(), &|task, worker| {
             let Chunk { part, row, rows } = linears.chunks[task];
             let part = &linears.parts[part];
-            let x = match activation_kind(part.matrix.ty) {
+            let x = match activation_kind(isa, part.matrix.ty, tokens) {
                 ActivationKind::Float => Operand::Float(floats),
                 kind => operands.rows(kind, cols, 0..tokens),
             };
@@ -67,10 +70,10 @@ impl Frame<'_> {
             // SAFETY: row `row` of the output lies within it.
             let start = unsafe { self.start(part.out).add(row) };
             // SAFETY: the output is `[tokens, rows of the matrix]`, apart from all inputs and the other parts' outputs, and no
-            // other task has these rows.
+            // other task has these rows; a worker runs one task at a time.
             unsafe {
-                let out = Out { start, stride };
-                multiply(isa, &part.matrix, row..row + rows, x, tokens, out);
+                let (out, scratch) = (Out { start, stride }, operands.scratch(worker));
+                multiply(isa, &part.matrix, row..row + rows, x, tokens, out, scratch);
             }
             if let Some(bias) = &part.bias {
                 for t in 0..tokens {
@@ -87,7 +90,7 @@ impl Frame<'_> {
 
     pub(super) fn head_linear(&self, pool: &mut Pool, layer: &HeadLinear, operands: &Operands) {
         let (isa, tokens, heads) = (self.isa, self.count(layer.x), layer.heads);
-        let (cols, kinds) = (layer.matrix.cols, layer.kinds());
+        let (cols, kinds) = (layer.matrix.cols, layer.kinds(isa, tokens));
         if tokens == 0 {
             return;
         }
@@ -100,15 +103,17 @@ impl Frame<'_> {
                 unsafe { operands.put(isa, kinds, x, head * tokens + row) };
             }
         });
-        let (kind, width) = (activation_kind(layer.matrix.ty), layer.matrix.rows / heads);
-        pool.run(layer.chunks.len() * heads, &|task, _| {
+        let kind = activation_kind(isa, layer.matrix.ty, tokens);
+        let width = layer.matrix.rows / heads;
+        pool.run(layer.chunks.len() * heads, &|task, worker| {
             let (head, chunk) = (
                 task / layer.chunks.len(),
                 layer.chunks[task % layer.chunks.len()],
             );
             let x = operands.rows(kind, cols, head * tokens..(head + 1) * tokens);
             let first = head * width + chunk.row;
-            // SAFETY: the output is `[tokens, heads, width]`, apart from the input, and no other task has these rows.
+            // SAFETY: the output is `[tokens, heads, width]`, apart from the input, and no other task has these rows; a worker runs one
+            // task at a time.
             unsafe {
                 let out = Out {
                     start: self.start(layer.out).add(first),
@@ -121,6 +126,7 @@ impl Frame<'_> {
                     x,
                     tokens,
                     out,
+                    operands.scratch(worker),
                 );
             }
         });

@@ -1,9 +1,9 @@
 //! Activations in the forms that matrices want them.
 
 use super::frame::Parts;
-use crate::activations::{Group32, Group256, quantise_row32, quantise_row256};
+use crate::activations::{Group32, Group256, Wide, quantise_row32, quantise_row256, quantise_wide};
 use crate::isa::Isa;
-use crate::kernels::{ActivationKind, ActivationKinds, Operand};
+use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, WIDE_FROM, scratch_lines};
 use crate::lower::Kernel;
 use crate::memory::{Buffer, Zeroed};
 use backplane_program::DeviceError;
@@ -16,6 +16,11 @@ pub(super) struct Operands {
     float: Buffer<f32>,
     int32: Buffer<Group32>,
     int256: Buffer<Group256>,
+    wide32: Buffer<Wide>,
+    wide256: Buffer<Wide>,
+    /// `[threads, scratch_each]`.
+    scratch: Buffer<Line>,
+    scratch_each: usize,
 }
 
 /// Rows that a kernel puts there, how long they are, and in which forms.
@@ -24,12 +29,14 @@ type Demand = (Option<usize>, usize, ActivationKinds);
 impl Operands {
     /// Room for each of these kernels; `rows` gives the most rows of a value.
     pub(super) fn new(
+        isa: Isa,
+        threads: usize,
         kernels: &[Kernel],
         rows: impl Fn(backplane_program::ValueId) -> usize,
     ) -> Result<Self, DeviceError> {
         let demands: Vec<Demand> = kernels
             .iter()
-            .flat_map(|kernel| demands(kernel, &rows))
+            .flat_map(|kernel| demands(isa, kernel, &rows))
             .collect();
         let most = |kind: ActivationKind, wants: fn(&ActivationKinds) -> bool| {
             // A number that overflows is more than there is memory: the buffer says so.
@@ -44,11 +51,27 @@ impl Operands {
                 .unwrap_or(0)
         };
         let what = "activations in the forms that matrices take";
+        let scratch_each = kernels.iter().map(|kernel| scratch(isa, kernel)).max();
+        let scratch_each = scratch_each.unwrap_or(0);
         Ok(Self {
             float: Buffer::new(most(ActivationKind::Float, |kinds| kinds.float), what)?,
             int32: Buffer::new(most(ActivationKind::Int32, |kinds| kinds.int32), what)?,
             int256: Buffer::new(most(ActivationKind::Int256, |kinds| kinds.int256), what)?,
+            wide32: Buffer::new(most(ActivationKind::Wide32, |kinds| kinds.wide32), what)?,
+            wide256: Buffer::new(most(ActivationKind::Wide256, |kinds| kinds.wide256), what)?,
+            scratch: Buffer::new(scratch_each.saturating_mul(threads), what)?,
+            scratch_each,
         })
+    }
+
+    /// What the products of a thread may use.
+    ///
+    /// # Safety
+    /// Nobody else has this thread's scratch meanwhile.
+    #[allow(clippy::mut_from_ref)]
+    pub(super) unsafe fn scratch(&self, worker: usize) -> &mut [Line] {
+        // SAFETY: the caller's promise.
+        unsafe { part(&self.scratch, worker, self.scratch_each) }
     }
 
     /// Puts a row to a place.
@@ -68,6 +91,13 @@ impl Operands {
             if kinds.int256 {
                 let len = ActivationKind::Int256.row_len(x.len());
                 quantise_row256(isa, x, part(&self.int256, place, len));
+            }
+            let len = ActivationKind::Wide32.row_len(x.len());
+            if kinds.wide32 {
+                quantise_wide(isa, x, 32, part(&self.wide32, place, len));
+            }
+            if kinds.wide256 {
+                quantise_wide(isa, x, 256, part(&self.wide256, place, len));
             }
         }
     }
@@ -90,6 +120,13 @@ impl Operands {
                 let len = ActivationKind::Int256.row_len(cols);
                 part(&self.int256, to, len).copy_from_slice(part(&self.int256, from, len));
             }
+            let len = ActivationKind::Wide32.row_len(cols);
+            if kinds.wide32 {
+                part(&self.wide32, to, len).copy_from_slice(part(&self.wide32, from, len));
+            }
+            if kinds.wide256 {
+                part(&self.wide256, to, len).copy_from_slice(part(&self.wide256, from, len));
+            }
         }
     }
 
@@ -106,6 +143,8 @@ impl Operands {
             ActivationKind::Float => Operand::Float(&self.float.as_slice()[range]),
             ActivationKind::Int32 => Operand::Int32(&self.int32.as_slice()[range]),
             ActivationKind::Int256 => Operand::Int256(&self.int256.as_slice()[range]),
+            ActivationKind::Wide32 => Operand::Wide(&self.wide32.as_slice()[range], kind),
+            ActivationKind::Wide256 => Operand::Wide(&self.wide256.as_slice()[range], kind),
         }
     }
 }
@@ -118,28 +157,56 @@ unsafe fn part<T: Zeroed + Send>(buffer: &Buffer<T>, place: usize, len: usize) -
     unsafe { Parts::new(buffer).part(place * len, len) }
 }
 
+/// Rows in the form for many tokens, and, where that is another, in the form for few.
 fn demands(
+    isa: Isa,
     kernel: &Kernel,
     rows: impl Fn(backplane_program::ValueId) -> usize,
 ) -> impl Iterator<Item = Demand> {
-    let (one, two): (Option<Demand>, Option<Demand>) = match kernel {
+    let few = |rows: Option<usize>| rows.map(|rows| rows.min(WIDE_FROM - 1));
+    let demands: Vec<Demand> = match kernel {
         Kernel::Linears(linears) => {
-            let cols = linears.parts[0].matrix.cols;
-            (Some((Some(rows(linears.x)), cols, linears.kinds())), None)
+            let (rows, cols) = (rows(linears.x), linears.parts[0].matrix.cols);
+            vec![
+                (Some(rows), cols, linears.kinds(isa, rows)),
+                (few(Some(rows)), cols, linears.kinds(isa, 1)),
+            ]
         }
         Kernel::HeadLinear(layer) => {
-            let rows = rows(layer.x).checked_mul(layer.heads);
-            (Some((rows, layer.matrix.cols, layer.kinds())), None)
+            let (rows, cols) = (rows(layer.x), layer.matrix.cols);
+            let places = |rows: Option<usize>| rows.and_then(|rows| rows.checked_mul(layer.heads));
+            vec![
+                (places(Some(rows)), cols, layer.kinds(isa, rows)),
+                (places(few(Some(rows))), cols, layer.kinds(isa, 1)),
+            ]
         }
         Kernel::Experts(layer) => {
-            let rows = rows(layer.x).checked_mul(layer.used);
+            let rows = rows(layer.x);
+            let places = rows.checked_mul(layer.used);
             let cols = layer.experts[0].first[0].cols;
-            (
-                Some((rows, cols, layer.first_kinds())),
-                Some((rows, layer.inner, layer.down_kinds())),
-            )
+            // Few tokens of each expert may be many in all.
+            [rows, 1]
+                .into_iter()
+                .flat_map(|each| {
+                    [
+                        (places, cols, layer.first_kinds(isa, each)),
+                        (places, layer.inner, layer.down_kinds(isa, each)),
+                    ]
+                })
+                .collect()
         }
-        _ => (None, None),
+        _ => vec![],
     };
-    one.into_iter().chain(two)
+    demands.into_iter()
+}
+
+/// Lines of scratch that the products of a kernel take on each thread.
+fn scratch(isa: Isa, kernel: &Kernel) -> usize {
+    let cols = match kernel {
+        Kernel::Linears(linears) => linears.parts[0].matrix.cols,
+        Kernel::HeadLinear(layer) => layer.matrix.cols,
+        Kernel::Experts(layer) => layer.inner.max(layer.experts[0].first[0].cols),
+        _ => return 0,
+    };
+    scratch_lines(isa, cols)
 }

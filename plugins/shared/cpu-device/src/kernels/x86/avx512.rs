@@ -1,27 +1,34 @@
 //! AVX-512 kernels with VNNI integer dot products.
 //!
-//! Each kernel walks a row of weights group by group (128 or 256 elements), unpacks a group once, and multiplies it with
-//! the same group of up to [`MOST_TOKENS`] tokens. A result is one vector of 16 partial sums whose order of operations is
-//! the same whatever the number of rows and tokens at once.
+//! The types that most files have come as whole numbers with a scale for each 32: [`narrow`] multiplies four rows with few tokens,
+//! [`panel`] repacks rows for many; both add up in one order. The kernels of the others walk a row group by group (256
+//! elements), unpack a group once, and multiply it with the same group of several tokens; there a result is one vector of 16
+//! partial sums. Either way the order of operations is the same whatever the number of rows and tokens at once.
 
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Operand, Tile};
+use super::super::{Line, Operand, Tile, WIDE_FROM};
 use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
-use crate::activations::{Group32, Group256};
+use crate::activations::Group256;
+use backplane_weights::TensorType;
 use std::arch::x86_64::*;
 
 mod blocks256;
 mod blocks32;
 mod floats;
+mod narrow;
+mod panel;
 mod points;
+mod whole;
 
-use blocks32::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Weights32};
+use blocks32::{Iq4Nl, Mxfp4, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0};
 use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1, Tq2, Weights256};
 use floats::{Bf16, F16, F32, WeightsFloat};
 use points::Lattice;
+
+pub(super) use panel::lines as panel_lines;
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline]
@@ -42,7 +49,7 @@ macro_rules! matmul {
         /// # Safety
         /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        pub(crate) unsafe fn $name(tile: &Tile<'_>) {
+        pub(crate) unsafe fn $name(tile: &Tile<'_>, _scratch: &mut [Line]) {
             let Operand::$operand(x) = tile.x else { unreachable!("the tile checks the kind") };
             let x_len = tile.x.kind().row_len(tile.cols);
             let (rows, bytes) = (tile.rows, tile.row_bytes);
@@ -100,19 +107,9 @@ macro_rules! matmul {
 matmul!(matmul_f32_avx512, product_floats, F32, Float);
 matmul!(matmul_f16_avx512, product_floats, F16, Float);
 matmul!(matmul_bf16_avx512, product_floats, Bf16, Float);
-matmul!(matmul_q8_0_avx512, product32, Q8_0, Int32);
-matmul!(matmul_q4_0_avx512, product32, Q4_0, Int32);
-matmul!(matmul_q4_1_avx512, product32, Q4_1, Int32);
-matmul!(matmul_q5_0_avx512, product32, Q5_0, Int32);
-matmul!(matmul_q5_1_avx512, product32, Q5_1, Int32);
-matmul!(matmul_q4_k_avx512, product256, Q4K, Int256);
-matmul!(matmul_q5_k_avx512, product256, Q5K, Int256);
-matmul!(matmul_q6_k_avx512, product256, Q6K, Int256);
 matmul!(matmul_q2_k_avx512, product256, Q2K, Int256);
 matmul!(matmul_q3_k_avx512, product256, Q3K, Int256);
-matmul!(matmul_iq4_nl_avx512, product32, Iq4Nl, Int32);
 matmul!(matmul_iq4_xs_avx512, product256, Iq4Xs, Int256);
-matmul!(matmul_mxfp4_avx512, product32, Mxfp4, Int32);
 matmul!(matmul_tq1_0_avx512, product256, Tq1, Int256);
 matmul!(matmul_tq2_0_avx512, product256, Tq2, Int256);
 matmul!(matmul_iq2_xxs_avx512, product256, Lattice<Iq2Xxs>, Int256);
@@ -123,101 +120,58 @@ matmul!(matmul_iq3_s_avx512, product256, Lattice<Iq3S>, Int256);
 matmul!(matmul_iq1_s_avx512, product256, Lattice<Iq1S>, Int256);
 matmul!(matmul_iq1_m_avx512, product256, Lattice<Iq1M>, Int256);
 
-/// `R` rows times `T` tokens of a type with blocks of 32.
-///
-/// # Safety
-/// `R` rows of `cols` elements, `bytes` apart, at `weights`; `T` rows of `x_len` groups at `x`; results at
-/// `t * stride + r * apart` of `out`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn product32<W: Weights32, const R: usize, const T: usize>(
-    weights: *const u8,
-    bytes: usize,
-    cols: usize,
-    x: *const Group32,
-    x_len: usize,
-    out: *mut f32,
-    [stride, apart]: [usize; 2],
-) {
-    let mut sums = [[_mm512_setzero_ps(); T]; R];
-    let full = cols / Group32::ELEMS;
-    for g in 0..full {
-        // SAFETY: group `g` of every row is whole: four blocks.
-        unsafe {
-            let mut group = [W::ZERO; R];
-            for r in 0..R {
-                let p = weights.add(r * bytes + g * 4 * W::BYTES);
-                if T == 1 {
-                    ahead(p, 4 * W::BYTES);
+/// The kernels of types that come as whole numbers: few tokens, or panels for many.
+macro_rules! matmul_whole {
+    ($name:ident, $weights:ty, 32) => {
+        matmul_whole!(@ $name, $weights, tile => narrow::tiles32::<$weights>(tile), Operand::Wide(..));
+    };
+    ($name:ident, $weights:ty, 256) => {
+        matmul_whole!(@ $name, $weights, tile => narrow::tiles256::<$weights>(tile), _ if tile.tokens >= WIDE_FROM);
+    };
+    (@ $name:ident, $weights:ty, $tile:ident => $narrow:expr, $($wide:tt)+) => {
+        /// The kernel of a storage type.
+        ///
+        /// # Safety
+        /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+        pub(crate) unsafe fn $name($tile: &Tile<'_>, scratch: &mut [Line]) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                match $tile.x {
+                    $($wide)+ => panel::panels::<$weights>($tile, scratch),
+                    _ => $narrow,
                 }
-                group[r] = W::unpack(p);
             }
-            take32::<W, R, T>(&mut sums, &group, x.add(g), x_len);
         }
-    }
-    let rest = cols % Group32::ELEMS / 32;
-    if rest > 0 {
-        // SAFETY: each row ends in `rest` blocks after its whole groups.
-        unsafe {
-            let mut group = [W::ZERO; R];
-            for r in 0..R {
-                group[r] = W::unpack_part(weights.add(r * bytes + full * 4 * W::BYTES), rest);
-            }
-            take32::<W, R, T>(&mut sums, &group, x.add(full), x_len);
-        }
-    }
-    for r in 0..R {
-        for t in 0..T {
-            // SAFETY: the caller's promise about `out`.
-            unsafe { out.add(t * stride + r * apart).write(total(sums[r][t])) };
-        }
-    }
+    };
 }
 
-/// Adds one group of every row and token to the partial sums.
-///
-/// # Safety
-/// `T` groups, `x_len` apart, at `x`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn take32<W: Weights32, const R: usize, const T: usize>(
-    sums: &mut [[__m512; T]; R],
-    group: &[blocks32::Unpacked; R],
-    x: *const Group32,
-    x_len: usize,
-) {
-    for t in 0..T {
-        // SAFETY: the caller's promise about `x`; the parts of a group are multiples of 64 bytes, aligned to 64.
-        let ([high0, high1, low0, low1], [scale, sum]) = unsafe {
-            let x = x.add(t * x_len);
-            let planes = (&raw const (*x).high).cast::<__m512i>();
-            let floats = (&raw const (*x).scale).cast::<__m512>();
-            (
-                [0, 1, 2, 3].map(|i| *planes.add(i)),
-                [*floats, *floats.add(1)],
-            )
-        };
-        for r in 0..R {
-            let w = &group[r];
-            let whole = _mm512_dpbusd_epi32(_mm512_setzero_si512(), w.low, high0);
-            let whole = _mm512_slli_epi32::<7>(_mm512_dpbusd_epi32(whole, w.high, high1));
-            let whole = _mm512_dpbusd_epi32(whole, w.low, low0);
-            let whole = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(whole, w.high, low1));
-            let value = match W::OFFSET {
-                Some(offset) => {
-                    _mm512_mul_ps(w.d, _mm512_fnmadd_ps(_mm512_set1_ps(offset), sum, whole))
-                }
-                None => _mm512_fmadd_ps(w.m, sum, _mm512_mul_ps(w.d, whole)),
-            };
-            sums[r][t] = _mm512_fmadd_ps(scale, value, sums[r][t]);
-        }
+matmul_whole!(matmul_q8_0_avx512, Q8_0, 32);
+matmul_whole!(matmul_q4_0_avx512, Q4_0, 32);
+matmul_whole!(matmul_q4_1_avx512, Q4_1, 32);
+matmul_whole!(matmul_q5_0_avx512, Q5_0, 32);
+matmul_whole!(matmul_q5_1_avx512, Q5_1, 32);
+matmul_whole!(matmul_iq4_nl_avx512, Iq4Nl, 32);
+matmul_whole!(matmul_mxfp4_avx512, Mxfp4, 32);
+matmul_whole!(matmul_q4_k_avx512, Q4K, 256);
+matmul_whole!(matmul_q5_k_avx512, Q5K, 256);
+matmul_whole!(matmul_q6_k_avx512, Q6K, 256);
+
+/// In which form a tile of so many tokens takes its activations here, where that isn't the form that the table has for its type.
+pub(super) fn wide(ty: TensorType, tokens: usize) -> bool {
+    use TensorType::{IQ4_NL, MXFP4, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
+    match ty {
+        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 => tokens >= WIDE_FROM,
+        Q4_K | Q5_K | Q6_K => true,
+        _ => false,
     }
 }
 
 /// `R` rows times `T` tokens of a type with blocks of 256.
 ///
 /// # Safety
-/// As for [`product32`].
+/// `R` rows of `cols` elements, `bytes` apart, at `weights`; `T` rows of `x_len` groups at `x`; results at
+/// `t * stride + r * apart` of `out`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
@@ -275,7 +229,7 @@ unsafe fn product256<W: Weights256, const R: usize, const T: usize>(
 /// `R` rows times `T` tokens of a floating-point type.
 ///
 /// # Safety
-/// As for [`product32`], with `x_len == cols`.
+/// As for [`product256`], with `x_len == cols`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn product_floats<W: WeightsFloat, const R: usize, const T: usize>(

@@ -50,7 +50,7 @@ pub(super) struct Tq2;
 /// It lies at `p`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl,avx2,f16c")]
-unsafe fn half(p: *const u8) -> __m512 {
+pub(super) unsafe fn half(p: *const u8) -> __m512 {
     // SAFETY: the caller's promise.
     half_of(unsafe { p.cast::<u16>().read_unaligned() })
 }
@@ -60,39 +60,6 @@ unsafe fn half(p: *const u8) -> __m512 {
 #[target_feature(enable = "avx512f,avx512vl,avx2,f16c")]
 pub(super) fn half_of(bits: u16) -> __m512 {
     _mm512_broadcastss_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(bits))))
-}
-
-/// Scales and minima of Q4_K and Q5_K.
-///
-/// # Safety
-/// At `p`: scale, scale of minima (2 bytes each), then 12 bytes of 6-bit scales and minima.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-unsafe fn six_bit_head(p: *const u8) -> Head {
-    const LOW: u32 = 0x0f0f_0f0f;
-    const SIX: u32 = 0x3f3f_3f3f;
-    // SAFETY: the caller's promise.
-    let (d, dmin, [a, b, c]) = unsafe {
-        (
-            half(p),
-            half(p.add(2)),
-            p.add(4).cast::<[u32; 3]>().read_unaligned(),
-        )
-    };
-    let scales = u64::from(a & SIX) | u64::from((c & LOW) | ((a >> 6) & 0x0303_0303) << 4) << 32;
-    let minima =
-        u64::from(b & SIX) | u64::from(((c >> 4) & LOW) | ((b >> 6) & 0x0303_0303) << 4) << 32;
-    let both = _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_set_epi64x(
-        minima as i64,
-        scales as i64,
-    )));
-    let twice = _mm512_set_epi32(15, 15, 14, 14, 13, 13, 12, 12, 11, 11, 10, 10, 9, 9, 8, 8);
-    Head {
-        d,
-        dmin,
-        minima: _mm512_permutexvar_ps(twice, both),
-        scales: both,
-    }
 }
 
 /// The scales of groups `2 part` and `2 part + 1`, each in eight lanes.
@@ -136,116 +103,6 @@ unsafe fn two_bits(p: *const u8, upper: usize) -> __m512i {
     let shift = _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0);
     let shift = _mm512_add_epi64(shift, _mm512_set1_epi64(4 * upper as i64));
     _mm512_and_si512(_mm512_srlv_epi64(all, shift), _mm512_set1_epi8(3))
-}
-
-/// Low nibbles of 32 bytes, then their high nibbles.
-///
-/// # Safety
-/// 32 bytes lie at `p`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx2")]
-unsafe fn split(p: *const u8) -> __m512i {
-    // SAFETY: the caller's promise.
-    let both = _mm512_broadcast_i64x4(unsafe { _mm256_loadu_si256(p.cast()) });
-    let shift = _mm512_set_epi64(4, 4, 4, 4, 0, 0, 0, 0);
-    _mm512_and_si512(_mm512_srlv_epi64(both, shift), _mm512_set1_epi8(15))
-}
-
-impl Weights256 for Q4K {
-    const BYTES: usize = 144;
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn head(p: *const u8) -> Head {
-        // SAFETY: the block begins as `six_bit_head` wants it.
-        unsafe { six_bit_head(p) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
-        // SAFETY: the nibbles are 128 bytes from 16 on.
-        (
-            unsafe { split(p.add(16 + 32 * part)) },
-            pair_of_scales(head.scales, part),
-        )
-    }
-}
-
-impl Weights256 for Q5K {
-    const BYTES: usize = 176;
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn head(p: *const u8) -> Head {
-        // SAFETY: the block begins as `six_bit_head` wants it.
-        unsafe { six_bit_head(p) }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
-        // SAFETY: the fifth bits are 32 bytes from 16 on, the nibbles 128 bytes from 48 on.
-        let (low, fifth) = unsafe {
-            (
-                split(p.add(48 + 32 * part)),
-                _mm256_loadu_si256(p.add(16).cast()),
-            )
-        };
-        let set = _mm512_test_epi8_mask(_mm512_broadcast_i64x4(fifth), two_masks(part));
-        (
-            _mm512_mask_add_epi8(low, set, low, _mm512_set1_epi8(16)),
-            pair_of_scales(head.scales, part),
-        )
-    }
-}
-
-impl Weights256 for Q6K {
-    const BYTES: usize = 210;
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn head(p: *const u8) -> Head {
-        // SAFETY: the scales are 16 bytes from 192 on, then the block's scale.
-        let (scales, d) = unsafe { (_mm_loadu_si128(p.add(192).cast()), half(p.add(208))) };
-        let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(scales));
-        // d * scale * (q - 32) is d * scale * q less 32 d times the scale.
-        Head {
-            d,
-            dmin: _mm512_mul_ps(d, _mm512_set1_ps(32.0)),
-            minima: scales,
-            scales,
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn part(p: *const u8, head: &Head, part: usize) -> (__m512i, __m512) {
-        let (half, upper) = (part / 2, part % 2);
-        // SAFETY: per half of the block 64 bytes of low nibbles from 0 on, and 32 bytes of upper bits from 128 on.
-        let (low, high) = unsafe {
-            let low = _mm512_loadu_si512(p.add(64 * half).cast());
-            (
-                low,
-                _mm512_broadcast_i64x4(_mm256_loadu_si256(p.add(128 + 32 * half).cast())),
-            )
-        };
-        // Quarter k of the half has its upper bits at 2 k; they go to bits 4 and 5.
-        let (low, high) = if upper == 0 {
-            (
-                low,
-                _mm512_sllv_epi64(high, _mm512_set_epi64(2, 2, 2, 2, 4, 4, 4, 4)),
-            )
-        } else {
-            (
-                _mm512_srli_epi16::<4>(low),
-                _mm512_srlv_epi64(high, _mm512_set_epi64(2, 2, 2, 2, 0, 0, 0, 0)),
-            )
-        };
-        let low = _mm512_and_si512(low, _mm512_set1_epi8(0x0f));
-        let high = _mm512_and_si512(high, _mm512_set1_epi8(0x30));
-        (_mm512_or_si512(low, high), four_scales(head.scales, part))
-    }
 }
 
 impl Weights256 for Q2K {

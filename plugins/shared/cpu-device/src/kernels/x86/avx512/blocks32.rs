@@ -3,49 +3,29 @@
 use backplane_weights::blocks::{BlockMxfp4, E2M1_DOUBLED, IQ4_LEVELS};
 use std::arch::x86_64::*;
 
-/// Four blocks of one row, in the order of [`crate::activations::Group32`].
-#[derive(Clone, Copy)]
-pub(super) struct Unpacked {
-    /// First halves of the blocks: `[4 blocks, 16]`, unsigned bytes.
-    pub(super) low: __m512i,
-    /// Second halves.
-    pub(super) high: __m512i,
-    /// Per lane: the block's scale.
-    pub(super) d: __m512,
-    /// Per lane: the block's minimum, for types that have one.
-    pub(super) m: __m512,
-}
-
 /// A storage type with blocks of 32.
 pub(super) trait Weights32 {
     /// Bytes of a block.
     const BYTES: usize;
     /// What the stored numbers are too large by; `None` for types with a minimum.
     const OFFSET: Option<f32>;
-    /// Nothing unpacked.
-    // SAFETY: integers and floats, for which zero bits are zeros.
-    const ZERO: Unpacked = unsafe { std::mem::zeroed() };
 
-    /// Unpacks four blocks.
+    /// Four blocks as unsigned bytes, in the order of [`Group32`](crate::activations::Group32): their first halves, `[4 blocks, 16]`,
+    /// and their second halves.
     ///
     /// # Safety
     /// Four blocks lie at `p`, and the processor has AVX-512 F, BW, DQ, VL.
-    unsafe fn unpack(p: *const u8) -> Unpacked;
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2];
 
-    /// Unpacks `blocks` blocks (1 to 3), with zeros for the rest.
+    /// Scales of four blocks of four rows, lane `4 b + r`, and their minima for types that have them.
     ///
     /// # Safety
-    /// That many blocks lie at `p`, and the processor has AVX-512 F, BW, DQ, VL.
+    /// Four blocks lie at each of `rows`, and the processor has AVX-512 F, BW, DQ, VL, F16C.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack_part(p: *const u8, blocks: usize) -> Unpacked {
-        let mut copy = [0u8; 4 * 34];
-        debug_assert!(blocks < 4 && Self::BYTES <= 34);
-        // SAFETY: `blocks` blocks lie at `p` and fit the copy; the copy holds four blocks of any type here.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, copy.as_mut_ptr(), blocks.min(3) * Self::BYTES);
-            Self::unpack(copy.as_ptr())
-        }
+    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
+        // SAFETY: the caller's promise; blocks begin with their scale.
+        (unsafe { halves(rows, Self::BYTES) }, _mm512_setzero_ps())
     }
 }
 
@@ -84,41 +64,29 @@ unsafe fn words(p: *const u8, step: usize) -> u64 {
     word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
 }
 
-/// Four half-precision numbers, `step` bytes apart, each in four lanes.
+/// Four half-precision numbers, `step` bytes apart, of each of four rows: lane `4 b + r`.
 ///
 /// # Safety
-/// They lie at `p`.
+/// They lie at `rows`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-unsafe fn halves(p: *const u8, step: usize) -> __m512 {
+unsafe fn halves(rows: [*const u8; 4], step: usize) -> __m512 {
     // SAFETY: the caller's promise.
-    four_lanes(unsafe { words(p, step) })
-}
-
-/// Four half-precision numbers, each in four lanes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-fn four_lanes(words: u64) -> __m512 {
-    let four = _mm_cvtph_ps(_mm_cvtsi64_si128(words as i64));
-    _mm512_permutexvar_ps(four_times(), _mm512_castps128_ps512(four))
-}
-
-/// Indices 0, 0, 0, 0, 1, 1, …
-#[inline]
-#[target_feature(enable = "avx512f")]
-fn four_times() -> __m512i {
-    _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0)
+    let [a, b, c, d] = rows.map(|row| unsafe { words(row, step) } as i64);
+    let by_row = _mm256_set_epi64x(d, c, b, a);
+    let index = _mm256_set_epi16(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+    _mm512_cvtph_ps(_mm256_permutexvar_epi16(index, by_row))
 }
 
 /// Low and high nibbles of every byte.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn nibbles(v: __m512i) -> (__m512i, __m512i) {
+fn nibbles(v: __m512i) -> [__m512i; 2] {
     let mask = _mm512_set1_epi8(15);
-    (
+    [
         _mm512_and_si512(v, mask),
         _mm512_and_si512(_mm512_srli_epi16::<4>(v), mask),
-    )
+    ]
 }
 
 /// Adds the fifth bits: bits 0..16 of each block's field go to its first half, bits 16..32 to its second.
@@ -127,37 +95,14 @@ fn nibbles(v: __m512i) -> (__m512i, __m512i) {
 /// Four fields, `step` bytes apart, lie at `p`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn with_fifth(
-    (low, high): (__m512i, __m512i),
-    p: *const u8,
-    step: usize,
-) -> (__m512i, __m512i) {
+unsafe fn with_fifth([low, high]: [__m512i; 2], p: *const u8, step: usize) -> [__m512i; 2] {
     let bit = _mm512_set1_epi8(16);
     // SAFETY: the caller's promise.
     let (first, second) = unsafe { (words(p, step), words(p.add(2), step)) };
-    (
+    [
         _mm512_mask_add_epi8(low, first, low, bit),
         _mm512_mask_add_epi8(high, second, high, bit),
-    )
-}
-
-impl Q8_0 {
-    /// Puts four blocks of 32 values and their scales in order.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    fn in_order([a, b, c, d]: [__m256i; 4], scales: __m512) -> Unpacked {
-        let front = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
-        let back = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(c), d);
-        let sign = _mm512_set1_epi8(-128);
-        let low = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b10_00_10_00>(front, back), sign);
-        let high = _mm512_xor_si512(_mm512_shuffle_i32x4::<0b11_01_11_01>(front, back), sign);
-        Unpacked {
-            low,
-            high,
-            d: scales,
-            m: _mm512_setzero_ps(),
-        }
-    }
+    ]
 }
 
 impl Weights32 for Q8_0 {
@@ -166,31 +111,17 @@ impl Weights32 for Q8_0 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 32 values.
-        unsafe {
-            Self::in_order(
-                [0, 1, 2, 3].map(|i| _mm256_loadu_si256(p.add(34 * i + 2).cast())),
-                halves(p, 34),
-            )
-        }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack_part(p: *const u8, blocks: usize) -> Unpacked {
-        let mut values = [_mm256_setzero_si256(); 4];
-        let mut scales = 0;
-        for i in 0..3 {
-            if i < blocks {
-                // SAFETY: block `i` is one of those that lie at `p`.
-                unsafe {
-                    values[i] = _mm256_loadu_si256(p.add(34 * i + 2).cast());
-                    scales |= u64::from(p.add(34 * i).cast::<u16>().read_unaligned()) << (16 * i);
-                }
-            }
-        }
-        Self::in_order(values, four_lanes(scales))
+        let [a, b, c, d] =
+            [0, 1, 2, 3].map(|i| unsafe { _mm256_loadu_si256(p.add(34 * i + 2).cast()) });
+        let front = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
+        let back = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(c), d);
+        let sign = _mm512_set1_epi8(-128);
+        [
+            _mm512_xor_si512(_mm512_shuffle_i32x4::<0b10_00_10_00>(front, back), sign),
+            _mm512_xor_si512(_mm512_shuffle_i32x4::<0b11_01_11_01>(front, back), sign),
+        ]
     }
 }
 
@@ -200,16 +131,9 @@ impl Weights32 for Q4_0 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
-        let (qs, d) = unsafe { (pieces(p.add(2), 18), halves(p, 18)) };
-        let (low, high) = nibbles(qs);
-        Unpacked {
-            low,
-            high,
-            d,
-            m: _mm512_setzero_ps(),
-        }
+        nibbles(unsafe { pieces(p.add(2), 18) })
     }
 }
 
@@ -219,53 +143,16 @@ impl Weights32 for Q5_0 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`: scale 2 bytes, fifth bits 4, nibbles 16.
-        unsafe {
-            let (low, high) = with_fifth(nibbles(pieces(p.add(6), 22)), p.add(2), 22);
-            Unpacked {
-                low,
-                high,
-                d: halves(p, 22),
-                m: _mm512_setzero_ps(),
-            }
-        }
+        unsafe { with_fifth(nibbles(pieces(p.add(6), 22)), p.add(2), 22) }
     }
-}
-
-/// Scale and minimum of four blocks of `STEP` 32-bit words that begin with both: each in four lanes.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-fn scale_and_minimum<const STEP: i16>(front: __m512i, back: __m512i) -> (__m512, __m512) {
-    const fn index(step: i16) -> [i16; 32] {
-        let mut index = [0; 32];
-        let mut lane = 0;
-        while lane < 16 {
-            index[lane] = (lane as i16 / 4) * 2 * step;
-            index[lane + 16] = (lane as i16 / 4) * 2 * step + 1;
-            lane += 1;
-        }
-        index
-    }
-    let index = const { index(STEP) };
-    // SAFETY: an array of 64 bytes.
-    let index = unsafe { _mm512_loadu_si512(index.as_ptr().cast()) };
-    // Blocks of 5 words begin within the first 16 words, blocks of 6 don't.
-    let both = if STEP == 5 {
-        _mm512_permutexvar_epi16(index, front)
-    } else {
-        _mm512_permutex2var_epi16(front, index, back)
-    };
-    (
-        _mm512_cvtph_ps(_mm512_castsi512_si256(both)),
-        _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(both)),
-    )
 }
 
 /// Nibbles of four blocks of `STEP` 32-bit words that end in 16 bytes of them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn gather_nibbles<const STEP: i32>(front: __m512i, back: __m512i) -> (__m512i, __m512i) {
+fn gather_nibbles<const STEP: i32>(front: __m512i, back: __m512i) -> [__m512i; 2] {
     const fn index(step: i32) -> [i32; 16] {
         let mut index = [0; 16];
         let mut lane = 0;
@@ -281,36 +168,54 @@ fn gather_nibbles<const STEP: i32>(front: __m512i, back: __m512i) -> (__m512i, _
     nibbles(_mm512_permutex2var_epi32(front, index, back))
 }
 
-impl Q4_1 {
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw")]
-    fn from_words(front: __m512i, back: __m512i) -> Unpacked {
-        let (low, high) = gather_nibbles::<5>(front, back);
-        let (d, m) = scale_and_minimum::<5>(front, back);
-        Unpacked { low, high, d, m }
-    }
-}
-
 impl Weights32 for Q4_1 {
     const BYTES: usize = 20;
     const OFFSET: Option<f32> = None;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks are 80 bytes: 64, then 16.
         unsafe {
             let back = _mm512_castsi128_si512(_mm_loadu_si128(p.add(64).cast()));
-            Self::from_words(_mm512_loadu_si512(p.cast()), back)
+            gather_nibbles::<5>(_mm512_loadu_si512(p.cast()), back)
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack_part(p: *const u8, blocks: usize) -> Unpacked {
-        // SAFETY: up to three blocks are at most 15 words, and the mask keeps the load within them.
-        let front = unsafe { _mm512_maskz_loadu_epi32((1 << (5 * blocks.min(3))) - 1, p.cast()) };
-        Self::from_words(front, _mm512_setzero_si512())
+    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
+        const fn index() -> [i16; 32] {
+            let mut index = [0; 32];
+            let mut lane = 0;
+            while lane < 16 {
+                let (block, row) = (lane as i16 / 4, lane as i16 % 4);
+                index[lane] = 2 * (4 * row + block);
+                index[lane + 16] = index[lane] + 1;
+                lane += 1;
+            }
+            index
+        }
+        let index = const { index() };
+        // SAFETY: a scale and a minimum are the first word of five of each block, so that those of four blocks lie in the first 16
+        // words; an array of 64 bytes.
+        let ([a, b, c, d], index) = unsafe {
+            (
+                rows.map(|row| _mm512_loadu_si512(row.cast())),
+                _mm512_loadu_si512(index.as_ptr().cast()),
+            )
+        };
+        let begins = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 31, 26, 21, 16, 15, 10, 5, 0);
+        let (ab, cd) = (
+            _mm512_permutex2var_epi32(a, begins, b),
+            _mm512_permutex2var_epi32(c, begins, d),
+        );
+        let by_row = _mm512_inserti64x4::<1>(ab, _mm512_castsi512_si256(cd));
+        let both = _mm512_permutexvar_epi16(index, by_row);
+        (
+            _mm512_cvtph_ps(_mm512_castsi512_si256(both)),
+            _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(both)),
+        )
     }
 }
 
@@ -320,15 +225,20 @@ impl Weights32 for Q5_1 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks are 96 bytes: 64, then 32; the fifth bits follow scale and minimum.
         unsafe {
             let front = _mm512_loadu_si512(p.cast());
             let back = _mm512_castsi256_si512(_mm256_loadu_si256(p.add(64).cast()));
-            let (low, high) = with_fifth(gather_nibbles::<6>(front, back), p.add(4), 24);
-            let (d, m) = scale_and_minimum::<6>(front, back);
-            Unpacked { low, high, d, m }
+            with_fifth(gather_nibbles::<6>(front, back), p.add(4), 24)
         }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
+        // SAFETY: blocks begin with their scale and minimum.
+        unsafe { (halves(rows, 24), halves(rows.map(|row| row.add(2)), 24)) }
     }
 }
 
@@ -348,16 +258,9 @@ impl Weights32 for Iq4Nl {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
-        let (qs, d) = unsafe { (pieces(p.add(2), 18), halves(p, 18)) };
-        let (low, high) = nibbles(qs);
-        Unpacked {
-            low: iq4_levels_and_128(low),
-            high: iq4_levels_and_128(high),
-            d,
-            m: _mm512_setzero_ps(),
-        }
+        nibbles(unsafe { pieces(p.add(2), 18) }).map(|codes| iq4_levels_and_128(codes))
     }
 }
 
@@ -367,24 +270,33 @@ impl Weights32 for Mxfp4 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn unpack(p: *const u8) -> Unpacked {
+    unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`, each an exponent of a byte and 16 bytes of nibbles; a list of 16 bytes.
-        let (qs, scales, levels) = unsafe {
-            let scale = |i: usize| BlockMxfp4::half_scale_of(p.add(17 * i).read());
+        let (qs, levels) = unsafe {
             (
                 pieces(p.add(1), 17),
-                _mm_set_ps(scale(3), scale(2), scale(1), scale(0)),
                 _mm_loadu_si128(E2M1_DOUBLED.as_ptr().cast()),
             )
         };
         let levels = _mm_xor_si128(levels, _mm_set1_epi8(-128));
         let levels = _mm512_broadcast_i32x4(levels);
-        let (low, high) = nibbles(qs);
-        Unpacked {
-            low: _mm512_shuffle_epi8(levels, low),
-            high: _mm512_shuffle_epi8(levels, high),
-            d: _mm512_permutexvar_ps(four_times(), _mm512_castps128_ps512(scales)),
-            m: _mm512_setzero_ps(),
+        nibbles(qs).map(|codes| _mm512_shuffle_epi8(levels, codes))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
+        let mut scales = [0f32; 16];
+        for (r, row) in rows.into_iter().enumerate() {
+            for b in 0..4 {
+                // SAFETY: blocks begin with their exponent.
+                scales[4 * b + r] = BlockMxfp4::half_scale_of(unsafe { row.add(17 * b).read() });
+            }
         }
+        // SAFETY: an array of sixteen.
+        (
+            unsafe { _mm512_loadu_ps(scales.as_ptr()) },
+            _mm512_setzero_ps(),
+        )
     }
 }

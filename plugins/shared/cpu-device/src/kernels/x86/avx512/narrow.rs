@@ -1,0 +1,345 @@
+//! Few tokens: four rows, far from each other, at a time.
+//!
+//! The sums of a block of 32 are whole numbers, exactly; those of four rows and four blocks become one vector, lane `4 b + r` for
+//! block `b` and row `r`. Block `b` of a row goes to partial sum `b % 4`; the four are added up at the end: `(0 + 2) + (1 + 3)`.
+
+// Rows and tokens are indices into several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::super::super::{Operand, Tile};
+use super::super::ahead;
+use super::blocks32::Weights32;
+use super::whole::{STRIP, Strip, Whole, add_products};
+use crate::activations::{Group32, Wide};
+use std::arch::x86_64::*;
+
+/// Rows at once.
+const ROWS: usize = 4;
+
+/// Four rows of a tile and where their results go.
+struct Quad {
+    /// Where the rows begin; where there are fewer, the last one stands for the rest.
+    rows: [*const u8; ROWS],
+    /// End of the tile's weights.
+    end: *const u8,
+    /// Of the first row's and token's result.
+    out: *mut f32,
+    /// From a token's results to the next one's.
+    stride: usize,
+    /// From a row's result to the next one's.
+    apart: usize,
+    /// Rows that are there.
+    count: usize,
+}
+
+impl Quad {
+    /// Adds up the partial sums of a token and writes them.
+    ///
+    /// # Safety
+    /// The places of the token's results are the tile's own.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512dq,avx2")]
+    unsafe fn write(&self, token: usize, sums: __m512) {
+        let halves = _mm256_add_ps(
+            _mm512_castps512_ps256(sums),
+            _mm512_extractf32x8_ps::<1>(sums),
+        );
+        let rows = _mm_add_ps(
+            _mm256_castps256_ps128(halves),
+            _mm256_extractf128_ps::<1>(halves),
+        );
+        let mut four = [0f32; ROWS];
+        // SAFETY: an array of four.
+        unsafe { _mm_storeu_ps(four.as_mut_ptr(), rows) };
+        for (row, sum) in four.into_iter().enumerate().take(self.count) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.out
+                    .add(token * self.stride + row * self.apart)
+                    .write(sum);
+            }
+        }
+    }
+}
+
+/// Sums of neighbouring four lanes of four vectors: lane `4 b + r` is the sum of part `b` of vector `r`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn sums_of_parts([a, b, c, d]: [__m512i; 4]) -> __m512i {
+    let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
+    let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
+    _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
+}
+
+/// Runs `$product::<$w, T>` over a tile: eight tokens at once while there are as many, then four, two, one.
+macro_rules! tiles {
+    ($tile:ident, $x:ident, $x_len:ident, $product:ident, $weights:ty) => {{
+        let (rows, bytes) = ($tile.rows, $tile.row_bytes);
+        let quarter = (rows / ROWS).max(1);
+        let end = $tile.weights.as_ptr_range().end;
+        let mut token = 0;
+        while token < $tile.tokens {
+            let left = $tile.tokens - token;
+            let x = $x[token * $x_len..].as_ptr();
+            macro_rules! pass {
+                ($t:literal) => {{
+                    let mut first = 0;
+                    while first < rows {
+                        // Quarters of the rows side by side; then those that are left, one by one.
+                        let (apart, count, next) = match first < quarter && rows >= ROWS {
+                            true => (quarter, ROWS, first + 1),
+                            false => (1, ROWS.min(rows - first), first + ROWS),
+                        };
+                        let row = |r: usize| {
+                            let row = first + r.min(count - 1) * apart;
+                            $tile.weights[row * bytes..].as_ptr()
+                        };
+                        // SAFETY: rows and tokens lie in the tile, whose sizes `Tile::new` has checked, and the results'
+                        // places are the tile's own.
+                        unsafe {
+                            let quad = Quad {
+                                rows: std::array::from_fn(row),
+                                end,
+                                out: $tile.out.start.add(token * $tile.out.stride + first),
+                                stride: $tile.out.stride,
+                                apart,
+                                count,
+                            };
+                            $product::<$weights, $t>(&quad, $tile.cols, x, $x_len);
+                        }
+                        first = match next == quarter && rows >= ROWS {
+                            true => ROWS * quarter,
+                            false => next,
+                        };
+                    }
+                    $t
+                }};
+            }
+            token += match left {
+                8.. => pass!(8),
+                4.. => pass!(4),
+                2.. => pass!(2),
+                _ => pass!(1),
+            };
+        }
+    }};
+}
+
+/// The kernel of a type with blocks of 32.
+///
+/// # Safety
+/// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn tiles32<W: Weights32>(tile: &Tile<'_>) {
+    let Operand::Int32(x) = tile.x else {
+        unreachable!("the tile checks the kind")
+    };
+    let x_len = tile.x.kind().row_len(tile.cols);
+    tiles!(tile, x, x_len, product32, W);
+}
+
+/// Four rows times `T` tokens of a type with blocks of 32.
+///
+/// # Safety
+/// The quad's rows have `cols` elements; `T` rows of `x_len` groups lie at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product32<W: Weights32, const T: usize>(
+    quad: &Quad,
+    cols: usize,
+    x: *const Group32,
+    x_len: usize,
+) {
+    let mut sums = [_mm512_setzero_ps(); T];
+    let (full, rest) = (cols / Group32::ELEMS, cols % Group32::ELEMS / 32);
+    for g in 0..full {
+        // SAFETY: group `g` of every row is whole: four blocks.
+        unsafe {
+            let at = quad.rows.map(|row| row.add(g * 4 * W::BYTES));
+            at.iter().for_each(|at| ahead(*at, 4 * W::BYTES));
+            take32::<W, T>(&mut sums, at, !0, x.add(g), x_len);
+        }
+    }
+    if rest > 0 {
+        let mut copies = [[0u8; 4 * 34]; ROWS];
+        const { assert!(W::BYTES <= 34) };
+        // SAFETY: each row ends in `rest` blocks after its whole groups. Four blocks are read: what follows in the tile is masked;
+        // where nothing follows, a copy is read.
+        unsafe {
+            let mut at = quad.rows.map(|row| row.add(full * 4 * W::BYTES));
+            for (at, copy) in at.iter_mut().zip(&mut copies) {
+                if quad.end.offset_from_unsigned(*at) < 4 * W::BYTES {
+                    std::ptr::copy_nonoverlapping(*at, copy.as_mut_ptr(), rest * W::BYTES);
+                    *at = copy.as_ptr();
+                }
+            }
+            take32::<W, T>(&mut sums, at, (1 << (4 * rest)) - 1, x.add(full), x_len);
+        }
+    }
+    for t in 0..T {
+        // SAFETY: the quad's results are the tile's own.
+        unsafe { quad.write(t, sums[t]) };
+    }
+}
+
+/// Adds one group of four rows and every token to the partial sums; `there` are the lanes of blocks that count.
+///
+/// # Safety
+/// Four blocks lie at each of `rows`; `T` groups, `x_len` apart, lie at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn take32<W: Weights32, const T: usize>(
+    sums: &mut [__m512; T],
+    rows: [*const u8; ROWS],
+    there: u16,
+    x: *const Group32,
+    x_len: usize,
+) {
+    // SAFETY: four blocks lie at each.
+    let (w, d, m) = unsafe {
+        let (d, m) = W::scales(rows);
+        (
+            rows.map(|row| W::unpack(row)),
+            _mm512_maskz_mov_ps(there, d),
+            _mm512_maskz_mov_ps(there, m),
+        )
+    };
+    for t in 0..T {
+        // SAFETY: the caller's promise about `x`; the parts of a group are multiples of 64 bytes, aligned to 64.
+        let ([high0, high1, low0, low1], [scale, sum, total]) = unsafe {
+            let x = x.add(t * x_len);
+            let planes = (&raw const (*x).high).cast::<__m512i>();
+            let floats = (&raw const (*x).scale).cast::<__m512>();
+            (
+                [0, 1, 2, 3].map(|i| *planes.add(i)),
+                [0, 1, 2].map(|i| *floats.add(i)),
+            )
+        };
+        // What the stored numbers are too large by.
+        let offset = match W::OFFSET {
+            Some(offset) => _mm512_cvtps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-offset))),
+            None => _mm512_setzero_si512(),
+        };
+        let whole = w.map(|[first, second]| {
+            let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), first, high0);
+            let high = _mm512_slli_epi32::<7>(_mm512_dpbusd_epi32(high, second, high1));
+            let low = _mm512_dpbusd_epi32(offset, first, low0);
+            _mm512_add_epi32(high, _mm512_dpbusd_epi32(low, second, low1))
+        });
+        let value = _mm512_cvtepi32_ps(sums_of_parts(whole));
+        let mut sum = _mm512_fmadd_ps(_mm512_mul_ps(d, scale), value, sums[t]);
+        if W::OFFSET.is_none() {
+            sum = _mm512_fmadd_ps(m, total, sum);
+        }
+        sums[t] = sum;
+    }
+}
+
+/// The kernel of a type with blocks of 256.
+///
+/// # Safety
+/// As for [`tiles32`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn tiles256<W: Whole>(tile: &Tile<'_>) {
+    let Operand::Wide(x, _) = tile.x else {
+        unreachable!("the tile checks the kind")
+    };
+    let x_len = tile.cols / Wide::ELEMS;
+    tiles!(tile, x, x_len, product256, W);
+}
+
+/// Four rows times `T` tokens of a type with blocks of 256.
+///
+/// # Safety
+/// As for [`product32`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product256<W: Whole, const T: usize>(
+    quad: &Quad,
+    cols: usize,
+    x: *const Wide,
+    x_len: usize,
+) {
+    const { assert!(W::ELEMS == 32 * STRIP) };
+    let mut sums = [_mm512_setzero_ps(); T];
+    for g in 0..cols / W::ELEMS {
+        // SAFETY: block `g` of every row, and the two groups of every token that go with it.
+        unsafe {
+            let strips = quad.rows.map(|row| {
+                let at = row.add(g * W::BYTES);
+                ahead(at, W::BYTES);
+                W::strip(at, STRIP)
+            });
+            let d = in_order([0, 1, 2, 3].map(|r| strips[r].d));
+            let m = in_order([0, 1, 2, 3].map(|r| strips[r].m));
+            for t in 0..T {
+                for half in 0..2 {
+                    let x = x.add(t * x_len + 2 * g + half);
+                    let value = _mm512_cvtepi32_ps(four_blocks(&strips, 4 * half, x));
+                    let scale = four_times((&raw const (*x).scale).cast());
+                    let mut sum = _mm512_fmadd_ps(_mm512_mul_ps(d[half], scale), value, sums[t]);
+                    if W::MINIMA {
+                        let total = four_times((&raw const (*x).total).cast());
+                        sum = _mm512_fmadd_ps(m[half], total, sum);
+                    }
+                    sums[t] = sum;
+                }
+            }
+        }
+    }
+    for t in 0..T {
+        // SAFETY: the quad's results are the tile's own.
+        unsafe { quad.write(t, sums[t]) };
+    }
+}
+
+/// Sums of four blocks of four rows, from block `first` on: lane `4 b + r`.
+///
+/// # Safety
+/// A group lies at `x`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+unsafe fn four_blocks(strips: &[Strip; ROWS], first: usize, x: *const Wide) -> __m512i {
+    let block = |b: usize| {
+        // SAFETY: the caller's promise; a block is 64 bytes, aligned to 64.
+        let x = unsafe { *(&raw const (*x).whole).cast::<__m512i>().add(b) };
+        let zero = _mm512_setzero_si512();
+        sums_of_parts([0, 1, 2, 3].map(|r| add_products(zero, strips[r].whole[first + b], x)))
+    };
+    let both = |a: __m512i, b: __m512i| {
+        _mm512_add_epi32(
+            _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    both(both(block(0), block(1)), both(block(2), block(3)))
+}
+
+/// Eight numbers of each of four rows as lanes `4 b + r`: of the first four blocks, and of the others.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn in_order([a, b, c, d]: [__m256; ROWS]) -> [__m512; 2] {
+    let ab = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(a), b);
+    let cd = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(c), d);
+    let index = _mm512_set_epi32(27, 19, 11, 3, 26, 18, 10, 2, 25, 17, 9, 1, 24, 16, 8, 0);
+    let next = _mm512_add_epi32(index, _mm512_set1_epi32(4));
+    [
+        _mm512_permutex2var_ps(ab, index, cd),
+        _mm512_permutex2var_ps(ab, next, cd),
+    ]
+}
+
+/// Four numbers, each in four lanes.
+///
+/// # Safety
+/// They lie at `p`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn four_times(p: *const f32) -> __m512 {
+    // SAFETY: the caller's promise.
+    let four = _mm512_castps128_ps512(unsafe { _mm_loadu_ps(p) });
+    let index = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    _mm512_permutexvar_ps(index, four)
+}
