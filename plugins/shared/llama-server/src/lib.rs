@@ -20,6 +20,7 @@ pub mod locate;
 mod model;
 pub mod native;
 pub mod openai;
+mod pieces;
 pub mod request;
 pub mod server;
 mod settings;

@@ -3,6 +3,7 @@
 use crate::bridge::start_error;
 use crate::http::{Client, HttpError};
 use crate::native::{self, Chunk, End};
+use crate::pieces;
 use crate::request;
 use crate::server::{Options, Server};
 use crate::stops::Stops;
@@ -637,7 +638,12 @@ impl TextModel for Model {
         let text = self.call(&|| false, |client, stop| {
             native::detokenize(client, &ids, stop)
         })?;
-        Ok(text.into_bytes())
+        // The server marks what is only part of a character; the file has its bytes.
+        let exact = match text.contains(char::REPLACEMENT_CHARACTER) {
+            true => pieces::exact(&self.info.path, &ids, &text),
+            false => None,
+        };
+        Ok(exact.unwrap_or_else(|| text.into_bytes()))
     }
 
     fn metrics(&self) -> Metrics {

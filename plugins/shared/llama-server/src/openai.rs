@@ -184,7 +184,7 @@ fn chunks(value: &Value) -> Vec<Chunk> {
         let plain = text(&choice["text"]);
         let chunk = Chunk::Text {
             // A refusal is what the model says instead.
-            text: plain + &first(["content", "refusal"]).unwrap_or_default(),
+            text: first(["content", "refusal"]).unwrap_or(plain),
             reasoning: first(["reasoning_content", "reasoning"]).unwrap_or_default(),
             tokens: tokens(&choice["logprobs"]),
         };

@@ -159,6 +159,34 @@ fn a_lost_port_is_not_the_end() {
 }
 
 #[test]
+fn a_port_that_another_program_took_is_given_up_for_a_new_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ports, holder) = (folder.path().join("ports"), folder.path().join("holder.py"));
+    // Takes the port, says so, and leaves by itself.
+    std::fs::write(
+        &holder,
+        "import socket, sys, time\ns = socket.socket()\ns.bind(('127.0.0.1', int(sys.argv[1])))\ns.listen()\n\
+         print('taken', flush=True)\ntime.sleep(20)\n",
+    )
+    .unwrap();
+    let text = format!(
+        "port=; before=\nfor word in \"$@\"; do [ \"$before\" = --port ] && port=$word; before=$word; done\n\
+         if [ ! -e {ports} ]; then\n  python3 {holder} $port > {ports}.taken 2>&1 &\n  \
+         while [ ! -s {ports}.taken ]; do sleep 0.05; done\nfi\n\
+         echo $port >> {ports}\nexec {server} \"$@\"",
+        ports = ports.display(),
+        holder = holder.display(),
+        server = real_server().display(),
+    );
+    let server = Server::start(&options(script(folder.path(), &text))).unwrap();
+    let tried = std::fs::read_to_string(&ports).unwrap();
+    let tried: Vec<&str> = tried.lines().collect();
+    assert_eq!(tried.len(), 2, "{tried:?}");
+    assert_eq!(server.address().port().to_string(), tried[1]);
+    assert_ne!(tried[0], tried[1]);
+}
+
+#[test]
 fn one_that_hangs_is_given_up_once_and_killed() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("starts");
@@ -235,6 +263,18 @@ fn a_crash_in_mid_reply_is_an_error_of_that_reply_only() {
         model.detokenize(&[1, 7042, 2], true).unwrap(),
         b"<|im_start|> Paris<|im_end|>"
     );
+    // A character over several tokens keeps its bytes, wherever it is cut.
+    let ids = model.tokenize("a😊", false, false).unwrap();
+    assert!(ids.len() > 2, "{ids:?}");
+    for cut in 0..=ids.len() {
+        let (before, after) = ids.split_at(cut);
+        let [before, after] = [before, after].map(|ids| model.detokenize(ids, false).unwrap());
+        assert_eq!(
+            [before, after].concat(),
+            "a😊".as_bytes(),
+            "{ids:?} at {cut}"
+        );
+    }
     let pid = process(&*model);
     let mut tokens = 0;
     let result = model.generate(&request("Once upon a time", None), &mut |event: Event<
