@@ -1,5 +1,6 @@
 //! What went wrong at an endpoint, in the contract's words.
 
+use backplane_llama_server::Key;
 use backplane_llama_server::http::HttpError;
 use backplane_plugin_api::types::{Error, ErrorCode};
 use std::fmt;
@@ -10,8 +11,8 @@ pub(crate) struct Place {
     /// As the caller named it.
     pub(crate) model: String,
     pub(crate) url: String,
-    /// Whether the endpoint is given a key.
-    pub(crate) has_key: bool,
+    /// What the endpoint is given, and may repeat anywhere in what it answers.
+    pub(crate) key: Option<Key>,
 }
 
 impl fmt::Display for Place {
@@ -28,8 +29,24 @@ impl Place {
         )
     }
 
+    /// A text that has words of the endpoint, in one line and without the key.
+    pub(crate) fn shown(&self, text: &str) -> String {
+        let line = one_line(text);
+        match &self.key {
+            Some(key) => key.hidden_in(&line),
+            None => line,
+        }
+    }
+
     /// A failed request, by what failed.
     pub(crate) fn error(&self, error: HttpError) -> Error {
+        let mut error = self.told(error);
+        error.message = self.shown(&error.message);
+        error.action = self.shown(&error.action);
+        error
+    }
+
+    fn told(&self, error: HttpError) -> Error {
         let told = |code, what: String| Error::new(code, format!("{self}: {what}"));
         let device = |what: String| told(ErrorCode::Device, what);
         match error {
@@ -51,7 +68,7 @@ impl Place {
             } => {
                 let error = |code, what: &str| told(code, format!("{what} ({status}): {message}"));
                 match status {
-                    401 if self.has_key => error(ErrorCode::Device, "the key is refused")
+                    401 if self.key.is_some() => error(ErrorCode::Device, "the key is refused")
                         .with_action("check the key that `key_env` or `key_file` of `remote` names"),
                     401 => error(ErrorCode::Device, "a key is asked for")
                         .with_action("name one by `key_env` or `key_file` of `remote` in the manifest"),
@@ -102,7 +119,7 @@ fn is_overflow(kind: &str, message: &str) -> bool {
 }
 
 /// In one line: names come from the endpoint.
-pub(crate) fn one_line(text: &str) -> String {
+fn one_line(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let words = words.filter(|word| !word.is_empty());
     words.collect::<Vec<_>>().join(" ")

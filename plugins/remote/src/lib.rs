@@ -144,7 +144,7 @@ impl RemoteBackend {
             names.join(", ")
         );
         let action = "choose one of them, or name it in the option `models` of `remote`";
-        Err(Error::new(ErrorCode::ModelUnusable, errors::one_line(&message)).with_action(action))
+        Err(Error::new(ErrorCode::ModelUnusable, place.shown(&message)).with_action(action))
     }
 }
 
@@ -240,7 +240,7 @@ impl Backend for RemoteBackend {
         let place = Place {
             model: path.display().to_string(),
             url: options.base.to_string(),
-            has_key: key.is_some(),
+            key: key.clone(),
         };
         let endpoint = Endpoint {
             connect: Arc::new(remote),

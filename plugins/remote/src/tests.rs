@@ -234,6 +234,34 @@ fn keys_come_from_their_place_and_are_shown_nowhere() {
     assert!(!format!("{error:?}").contains(KEY), "{error:?}");
     let error = load(&endpoint, json!({})).err().unwrap();
     assert!(error.message.contains("a key is asked for"), "{error}");
+    // Wherever it repeats it.
+    let given = || json!({ "key_file": file.to_str() });
+    for talk in [
+        |out: &mut dyn Write| {
+            let list = format!("{{\"data\": [{{\"id\": \"{KEY}\"}}]}}");
+            json(out, "200 OK", "", &list)
+        },
+        |out: &mut dyn Write| {
+            let header = format!("retry-after: {KEY}\r\n");
+            json(out, "429 Too Many Requests", &header, "{}")
+        },
+        |out: &mut dyn Write| {
+            let header = format!("location: /{KEY}\r\n");
+            json(out, "307 Temporary Redirect", &header, "")
+        },
+        |out: &mut dyn Write| write!(out, "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{KEY}"),
+    ] {
+        let endpoint = Fake::start(move |_, out| talk(out));
+        let error = load(&endpoint, given()).err().unwrap();
+        assert!(!format!("{error:?}").contains(KEY), "{error:?}");
+    }
+    let endpoint = fake(|out| write!(out, "HTTP/1.1 200 OK\r\ncontent-type: {KEY}\r\n\r\n"));
+    let model = load(&endpoint, given()).unwrap();
+    let error = chat(&*model, GenerateOptions::default()).unwrap_err();
+    assert!(
+        error.message.contains("(key), expected text/event-stream"),
+        "{error}"
+    );
 }
 
 #[test]
