@@ -29,13 +29,14 @@ fn setup(more: &str) -> (TempDir, PathBuf) {
     (home, manifest)
 }
 
-/// The program, with the server named in its environment, or with no trace of one.
+/// The program on a machine without graphics processors, with the server named in its environment, or with no trace of one.
 fn backplane(home: &Path, manifest: &Path, server: Option<&Path>, arguments: &[&str]) -> Command {
     let mut all = vec!["--manifest", manifest.to_str().expect("a UTF-8 path")];
     all.extend(arguments);
     let mut command = command(home, &all);
     command
         .env("PATH", "/usr/bin:/bin")
+        .env("BACKPLANE_MACHINE_ROOT", home.join("machine"))
         .env_remove("LLAMA_SERVER_PATH");
     if let Some(server) = server {
         command.env("LLAMA_SERVER_PATH", server);
@@ -195,7 +196,6 @@ fn what_it_lacks_another_backend_does() {
     }
 }
 
-/// On a machine without AMD's driver, as most that run tests are; with it, the verdict is that of the card.
 #[test]
 fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
     let extra = host().with_file_name("extra");
@@ -227,16 +227,11 @@ fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
             .iter()
             .find(|plugin| plugin["name"] == name)
             .expect("it is listed");
-        if !Path::new(device).exists() {
-            assert_eq!(plugin["verdict"]["state"], "no_device", "{plugin}");
-            assert_eq!(
-                plugin["verdict"]["message"],
-                format!("no device: {device} is missing")
-            );
-        }
-    }
-    if Path::new("/dev/kfd").exists() {
-        return;
+        assert_eq!(plugin["verdict"]["state"], "no_device", "{plugin}");
+        assert_eq!(
+            plugin["verdict"]["message"],
+            format!("no device: {device} is missing")
+        );
     }
     let model = smollm2();
     let arguments = ["run", "--json", "--raw", "--max-tokens", "1", &model, "a"];
@@ -253,6 +248,46 @@ fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
     let ran = run(backplane(home.path(), &manifest, None, &arguments));
     assert_eq!(ran.code, Some(3), "{}", ran.err);
     assert!(ran.err.contains("/dev/kfd is missing"), "{}", ran.err);
+}
+
+/// `cpu` is there as well, and never chosen: the order does not name it.
+#[test]
+fn a_fall_goes_only_where_the_order_leads() {
+    let (plugins, extra) = (
+        host().with_file_name("plugins"),
+        host().with_file_name("extra"),
+    );
+    let run_with = |fallback: &str, server: Option<&Path>| {
+        let home = tempfile::tempdir().expect("a folder");
+        let manifest = home.path().join("plugins.toml");
+        let text = format!(
+            "directories = [{plugins:?}, {extra:?}]\norder = [\"rocm\", \"llama_cpp\"]\nfallback = {fallback:?}\n\
+             [plugin.llama_cpp.options]\ngpu_layers = 0\n"
+        );
+        std::fs::write(&manifest, text).expect("a manifest");
+        let model = smollm2();
+        let arguments = ["run", "--json", "--raw", "--max-tokens", "1", &model, "a"];
+        run(backplane(home.path(), &manifest, server, &arguments))
+    };
+    let missing = "no device: /dev/kfd is missing";
+    for (fallback, loud) in [("warn", true), ("allow", false)] {
+        let ran = run_with(fallback, Some(&server()));
+        let reply = ran.json();
+        assert_eq!(reply["backend"], "llama_cpp");
+        // In the reply in any case; in the log where it is asked for.
+        let notice = reply["notice"].as_str().expect("a fall is told");
+        assert!(
+            notice.contains(missing) && notice.contains("llama_cpp"),
+            "{notice}"
+        );
+        assert_eq!(ran.err.contains(missing), loud, "{fallback}: {}", ran.err);
+    }
+    for (fallback, server) in [("warn", None), ("deny", Some(server()))] {
+        let ran = run_with(fallback, server.as_deref());
+        assert_eq!(ran.code, Some(3), "{fallback}: {}", ran.err);
+        assert!(ran.err.contains(missing), "{fallback}: {}", ran.err);
+        assert!(ran.out.is_empty(), "{fallback}: {}", ran.out);
+    }
 }
 
 fn children(parent: u32) -> Vec<u32> {
