@@ -8,8 +8,10 @@
 //! | `isa` | which kernels: `auto` (the default), `scalar`, `avx2` or `avx512` |
 //! | `cache_type` | how keys and values are kept: `f32` (the default), `f16` or `q8_0` |
 //! | `quantize` | a type that matrices are quantised to while a model is loaded, such as `q8_0`; by default `none` |
+//! | `speculation` | whether what a text repeats is drafted and verified in one step, where that is faster: `auto` (the default) or `off` |
+//! | `cache_tokens` | tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts |
 //!
-//! The last two are options of a load too, which come before the manifest's.
+//! The last four are options of a load too, which come before the manifest's; `speculation` is one of a request as well.
 //!
 //! Anything else makes the backend report itself as misconfigured.
 
@@ -157,7 +159,19 @@ mod tests {
 
     #[test]
     fn options_of_loads_have_defaults_in_the_manifest() {
-        let backend = with(json!({ "cache_type": "F16", "quantize": "q8_0" }));
+        let backend = with(json!({
+            "cache_type": "F16", "quantize": "q8_0", "speculation": "off", "cache_tokens": 640,
+        }));
+        let pages = |extra: serde_json::Value| {
+            let options = LoadOptions {
+                extra: serde_json::from_value(extra).unwrap(),
+                ..LoadOptions::default()
+            };
+            let model = backend.load(&small(), &options).unwrap();
+            model.metrics()["kv_pages_total"]
+        };
+        assert_eq!(pages(json!({})), 40.0);
+        assert_eq!(pages(json!({ "cache_tokens": 100 })), 7.0);
         let details = |extra: serde_json::Value| {
             let options = LoadOptions {
                 extra: serde_json::from_value(extra).unwrap(),
@@ -168,13 +182,17 @@ mod tests {
                 let found = info.details.iter().find(|(known, _)| known == name);
                 found.map(|(_, value)| value.clone())
             };
-            (of("cache"), of("quantized"))
+            (of("cache"), of("quantized"), of("speculation"))
         };
-        let (cache, quantized) = details(json!({}));
+        let (cache, quantized, speculation) = details(json!({}));
+        assert_eq!(speculation.as_deref(), Some("off"));
         assert_eq!(cache.as_deref(), Some("f16"));
         assert!(quantized.is_some_and(|text| text.contains("Q8_0")));
-        let (cache, quantized) = details(json!({ "cache_type": "q8_0", "quantize": "none" }));
+        let (cache, quantized, speculation) = details(json!({
+            "cache_type": "q8_0", "quantize": "none", "speculation": "auto",
+        }));
         assert_eq!((cache.as_deref(), quantized), (Some("q8_0"), None));
+        assert_eq!(speculation.as_deref(), Some("auto"));
     }
 
     #[test]
@@ -189,6 +207,10 @@ mod tests {
             (json!({ "cache_type": 8 }), "cache_type"),
             (json!({ "quantize": "q9_0" }), "quantize"),
             (json!({ "quantize": true }), "quantize"),
+            (json!({ "speculation": "on" }), "speculation"),
+            (json!({ "speculation": false }), "speculation"),
+            (json!({ "cache_tokens": 0 }), "cache_tokens"),
+            (json!({ "cache_tokens": "all" }), "cache_tokens"),
         ] {
             let backend = with(options);
             let verdict = backend.probe();
@@ -204,7 +226,7 @@ mod tests {
             with(json!({ "thread": 2 }))
                 .probe()
                 .message
-                .contains("threads, isa, cache_type, quantize")
+                .contains("threads, isa, cache_type, quantize, speculation, cache_tokens")
         );
     }
 }

@@ -5,8 +5,8 @@
 //! then a name, a version, a way to make the device, and what to say of the machine.
 //!
 //! A loaded model has one thread, the engine, that owns the compiled program. Each of its steps takes one token of
-//! every sequence that generates and a chunk of those whose prompt is still being read, up to
-//! [`EngineOptions::max_step_tokens`] in all. Callers wait on a channel and hand events to their sinks on their own
+//! every sequence that generates, what is drafted after it, and as much of the prompts that are still being read as the others' pace
+//! allows, up to [`EngineOptions::max_step_tokens`] in all. Callers wait on a channel and hand events to their sinks on their own
 //! thread.
 //!
 //! ```no_run
@@ -29,9 +29,13 @@
 //! - An end token and a stop token are not given as text and not counted.
 //! - A generation's random numbers come from its own seed: the same request gives the same text whatever else runs,
 //!   provided the device computes every row of a step independently of the others.
-//! - The pool has room for `parallel` whole contexts, so a sequence that was started never runs out of pages; more
-//!   requests wait in order of arrival. Pages of ended sequences are kept, so that later prompts that begin alike don't
-//!   read that part again, and given up, oldest first, when pages are needed.
+//! - The time between tokens of a running text at most doubles while prompts are read beside it, whatever their length.
+//! - The pool has room for `parallel` whole contexts, or for `cache_tokens`. A sequence starts when there is room for the longest that
+//!   it may become, so one that was started never runs out of pages; next is a job of the call with the fewest running, then the one
+//!   that came first. What never fits is refused with all sizes. Pages of ended sequences are kept, so that later prompts that
+//!   begin alike don't read that part again, and given up, oldest first, when pages are needed.
+//! - What a text repeats is drafted and verified in one step where that is faster; the text is the same
+//!   ([`Speculation`], of a load or a request).
 //! - After `close`, generating and classifying err with `Closed`; the tokenizer and the template go on working.
 //!
 //! Beside texts (the capabilities `embed/1`, `score/1`, `attention/1` of a model, `check/1` and `convert/1` of a backend):
@@ -40,7 +44,8 @@
 //! - They have places and pages as texts have, and steps of their own that take turns with those of the texts.
 //! - A model is a GGUF file or a directory as model hubs have them; everything above opening sees GGUF's names and keys.
 //!
-//! Options of a load ([`LoadExtras`]): `cache_type` (`f32`, `f16`, `q8_0`) and `quantize` (a type's name, or `none`).
+//! Options of a load ([`LoadExtras`]): `cache_type` (`f32`, `f16`, `q8_0`), `quantize` (a type's name, or `none`), `speculation` (`auto`,
+//! `off`) and `cache_tokens`. Option of a request: `speculation`.
 //!
 //! Metrics of a model:
 //!

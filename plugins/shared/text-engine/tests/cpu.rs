@@ -163,6 +163,36 @@ fn odd_conversations_have_an_answer() {
     );
 }
 
+/// Every row of a step is computed as if it were alone, so that drafts change nothing: greedy and sampled, with log
+/// probabilities, of a text that repeats itself.
+#[test]
+fn drafts_change_nothing() {
+    let model = smol(&LoadOptions::default());
+    let line = "- the red apple costs 12 cents\n- the green pear costs 17 cents\n";
+    let prompt = model.tokenize(&line.repeat(3), true, false).unwrap();
+    for options in [greedy(48), seeded(7, 48)] {
+        let ask = |speculation: &str| {
+            let options = backplane_plugin_api::types::GenerateOptions {
+                logprobs: Some(2),
+                extra: [("speculation".into(), speculation.into())].into(),
+                ..options.clone()
+            };
+            generate(&*model, &tokens_request(&prompt, options)).unwrap()
+        };
+        let (plain, _) = ask("off");
+        let before = model.metrics()["tokens_draft_accepted_total"];
+        let (drafted, completion) = ask("auto");
+        assert_eq!(plain.tokens, drafted.tokens);
+        assert_eq!(
+            (plain.text, plain.logprobs),
+            (drafted.text, drafted.logprobs)
+        );
+        assert_eq!(completion.completion_tokens, 48);
+        let accepted = model.metrics()["tokens_draft_accepted_total"] - before;
+        assert!(accepted > 0.0 || options.sampling.temperature != Some(0.0));
+    }
+}
+
 #[test]
 fn a_reply_comes_and_ends() {
     drop(smol(&LoadOptions::default()));

@@ -48,6 +48,14 @@ fn bad_fields_are_named() {
         ),
         (
             GenerateOptions {
+                extra: [("speculation".into(), json!("sometimes"))].into(),
+                ..base.clone()
+            },
+            invalid,
+            "speculation",
+        ),
+        (
+            GenerateOptions {
                 stop: vec!["ok".into(), String::new()],
                 ..base.clone()
             },
@@ -287,6 +295,25 @@ fn load_options_are_checked() {
         ErrorCode::UnsupportedField
     );
 
+    for (name, value) in [
+        ("speculation", json!("on")),
+        ("speculation", json!(true)),
+        ("speculation", json!(vec!["off"; 100])),
+        ("cache_tokens", json!(0)),
+        ("cache_tokens", json!(-5)),
+        ("cache_tokens", json!(1.5)),
+        ("cache_tokens", json!("many")),
+        ("cache_tokens", json!(u64::MAX)),
+    ] {
+        let options = LoadOptions {
+            extra: [(name.into(), value)].into(),
+            ..context(64, 1)
+        };
+        let error = refused(options, name);
+        assert_eq!(error.code, ErrorCode::InvalidRequest);
+        assert!(error.message.len() < 120, "{error}");
+    }
+
     let model = backend
         .load(&tiny("llama3-gqa"), &LoadOptions::default())
         .unwrap();
@@ -294,6 +321,41 @@ fn load_options_are_checked() {
     assert_eq!(
         (info.loaded_context, info.context_length, info.vocabulary),
         (1024, 1024, 512)
+    );
+}
+
+#[test]
+fn a_cache_smaller_than_the_context_bounds_what_is_asked() {
+    let (backend, watch) = backend();
+    let options = LoadOptions {
+        extra: [("cache_tokens".into(), json!(64))].into(),
+        ..context(512, 4)
+    };
+    let model = backend.load(&tiny("llama3-gqa"), &options).unwrap();
+    assert_eq!(model.info().loaded_context, 512);
+    let error = generate(&*model, &tokens_request(&prompt(1, 40), greedy(30))).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ContextOverflow);
+    assert!(
+        error.message.contains("40 tokens and 30 to generate")
+            && error.message.contains("9 cache pages of 8")
+            && error.message.contains("has 8 (context 512)"),
+        "{error}"
+    );
+    let error = generate(&*model, &tokens_request(&prompt(1, 64), greedy(1))).unwrap_err();
+    assert_eq!(
+        (error.code, error.field.as_str()),
+        (ErrorCode::ContextOverflow, "prompt")
+    );
+    assert_eq!(watch.steps.load(Ordering::SeqCst), 0);
+    let unbounded = GenerateOptions {
+        max_tokens: None,
+        ..greedy(0)
+    };
+    let (_, completion) = generate(&*model, &tokens_request(&prompt(1, 40), unbounded)).unwrap();
+    assert_eq!(completion.completion_tokens, 24);
+    assert_eq!(
+        completion.finish_reason,
+        backplane_plugin_api::types::FinishReason::ContextFull
     );
 }
 

@@ -146,7 +146,13 @@ impl Drafter {
         }
     }
 
-    /// Looks up what may follow `tokens`; `most` tokens at most are to be verified.
+    /// Makes known the first `end` of `tokens`, so that the first look-up doesn't take the time of a long prompt.
+    pub(super) fn read(&mut self, tokens: &[u32], end: usize) {
+        self.places
+            .extend(tokens, end.min(tokens.len().saturating_sub(1)));
+    }
+
+    /// Looks up what may follow `tokens`.
     pub(super) fn look_up(&mut self, tokens: &[u32]) {
         let draft = &mut self.draft;
         draft.tokens.clear();
@@ -329,6 +335,7 @@ mod tests {
             for cut in cuts.into_iter().chain([tokens.len()]) {
                 end = (end + cut).min(tokens.len());
                 drafter.look_up(&tokens[..end]);
+                drafter.read(&tokens, end / 2);
             }
             let mut best: Option<(usize, usize)> = None;
             for at in 1..tokens.len().saturating_sub(1) {

@@ -21,6 +21,7 @@ pub(crate) use scheduler::device_error;
 
 use crate::counters::Counters;
 use crate::options::Speculation;
+use crate::pages::PageCounts;
 use backplane_plugin_api::types::{Error, ErrorCode};
 use backplane_program::Executable;
 use backplane_tokenizer::Tokenizer;
@@ -139,6 +140,11 @@ impl Engine {
         model: PathBuf,
     ) -> Result<Self, Error> {
         let shared = Arc::new(Shared::new());
+        let free = PageCounts {
+            total: config.pages,
+            ..PageCounts::default()
+        };
+        shared.counters.gauges(0, 0, free);
         let thread = std::thread::Builder::new()
             .name("backplane-engine".into())
             .spawn({

@@ -375,6 +375,9 @@ impl Scheduler {
                 if !sequence.reply.send(Message::Prefill { done, total }) {
                     sequence.cancel.store(true, Ordering::Relaxed);
                 }
+                if let Some(drafter) = &mut sequence.drafter {
+                    drafter.read(&sequence.tokens, sequence.computed);
+                }
                 // Others may share the prompt's whole pages from now on.
                 if sequence.computed / self.config.page_size > before {
                     let known = &sequence.tokens[..sequence.computed];

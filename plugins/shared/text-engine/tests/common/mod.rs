@@ -248,12 +248,15 @@ impl Told {
     }
 }
 
-/// Collects; stops after so many tokens or prefill events.
+/// Collects; stops after so many tokens, prefill events or questions.
 #[derive(Debug, Default)]
 pub struct Collect {
     pub told: Told,
     pub stop_after_tokens: Option<usize>,
     pub stop_after_prefill: Option<usize>,
+    /// Asks to stop when it has been asked so often.
+    pub stop_after_polls: Option<usize>,
+    pub polls: AtomicUsize,
 }
 
 impl Sink for Collect {
@@ -267,6 +270,11 @@ impl Sink for Collect {
         } else {
             Control::Continue
         }
+    }
+
+    fn should_stop(&self) -> bool {
+        let polls = self.polls.fetch_add(1, Ordering::SeqCst);
+        self.stop_after_polls.is_some_and(|limit| polls >= limit)
     }
 }
 
@@ -358,13 +366,23 @@ pub fn check_same_texts(backend: &dyn Backend, path: &Path) {
     assert!(model.metrics()["prefix_cached_tokens_total"] > 100.0);
 }
 
-/// A hundred requests from five threads, some stopped, in a cache too small to keep everything: the same texts as
-/// alone, and no page lost.
+/// Two hundred requests from eight threads, greedy and seeded, some that begin alike and some that repeat themselves, some stopped
+/// while they wait, while they read and while they generate, in a cache too small to keep everything: the same texts as
+/// alone and undrafted, and no page lost.
 pub fn check_soak(backend: &dyn Backend, path: &Path) {
-    let model = backend.load(path, &context(96, 3)).unwrap();
+    const REQUESTS: u32 = 200;
+    let mut options = context(96, 4);
+    // Less than four whole contexts: pages bound how many run, not places.
+    options.extra.insert("cache_tokens".into(), 288.into());
+    let model = backend.load(path, &options).unwrap();
     let request = |index: u32| {
         let mut tokens = prompt(index % 4, 17);
-        tokens.extend(prompt(index, (index as usize * 7) % 60));
+        if index % 5 == 1 {
+            // The same few tokens over and over: there is something to draft.
+            tokens.extend(prompt(index % 3, 5).repeat(6));
+        } else {
+            tokens.extend(prompt(index, (index as usize * 7) % 60));
+        }
         let length = (index * 5) % 30;
         tokens_request(
             &tokens,
@@ -375,24 +393,32 @@ pub fn check_soak(backend: &dyn Backend, path: &Path) {
             },
         )
     };
-    let fresh = backend.load(path, &context(96, 1)).unwrap();
-    let alone: Vec<Told> = (0..100)
+    let mut plain = context(96, 1);
+    plain.extra.insert("speculation".into(), "off".into());
+    let fresh = backend.load(path, &plain).unwrap();
+    let alone: Vec<Told> = (0..REQUESTS)
         .map(|index| generate(&*fresh, &request(index)).unwrap().0)
         .collect();
+    assert_eq!(fresh.metrics()["tokens_drafted_total"], 0.0);
+    let stopped = AtomicUsize::new(0);
     std::thread::scope(|scope| {
-        for worker in 0..5 {
-            let (model, alone) = (&model, &alone);
+        for worker in 0..8 {
+            let (model, alone, stopped) = (&model, &alone, &stopped);
             scope.spawn(move || {
-                for index in (worker..100).step_by(5) {
-                    let stop = (index % 7 == 0).then_some(3);
+                for index in (worker..REQUESTS).step_by(8) {
                     let mut sink = Collect {
-                        stop_after_tokens: stop,
+                        stop_after_tokens: (index % 7 == 0).then_some(3),
+                        stop_after_prefill: (index % 11 == 0).then_some(1),
+                        stop_after_polls: (index % 13 == 0).then_some(index as usize % 3),
                         ..Collect::default()
                     };
                     let completion = model.generate(&request(index), &mut sink).unwrap();
                     let alone = &alone[index as usize];
                     if completion.finish_reason == FinishReason::Cancelled {
-                        assert_eq!(sink.told.tokens, alone.tokens[..3]);
+                        stopped.fetch_add(1, Ordering::SeqCst);
+                        assert!(alone.tokens.starts_with(&sink.told.tokens));
+                        let told = sink.told.tokens.len();
+                        assert_eq!(completion.completion_tokens, told as u64);
                     } else {
                         assert_eq!(
                             (&sink.told.tokens, &sink.told.text),
@@ -403,16 +429,29 @@ pub fn check_soak(backend: &dyn Backend, path: &Path) {
             });
         }
     });
+    assert!(stopped.into_inner() > 30);
     let metrics = model.metrics();
     assert_eq!(
         (metrics["sequences_running"], metrics["sequences_waiting"]),
         (0.0, 0.0)
     );
     assert_eq!(metrics["kv_pages_used"], 0.0);
+    assert_eq!(metrics["kv_pages_total"], 36.0);
     assert!(
         metrics["kv_pages_cached"] > 0.0 && metrics["kv_pages_cached"] <= metrics["kv_pages_total"]
     );
-    assert_eq!(metrics["kv_pages_total"], 36.0);
-    assert!(metrics["tokens_generated_total"] > 500.0 && metrics["steps_total"] > 100.0);
+    assert!(metrics["tokens_generated_total"] > 1000.0 && metrics["steps_total"] > 100.0);
+    assert!(metrics["tokens_draft_accepted_total"] <= metrics["tokens_drafted_total"]);
     assert!(metrics["kv_bytes"] > 0.0 && metrics["kv_bytes"] <= metrics["kv_bytes_limit"]);
+    // Every page can be had: three whole contexts at once take all of them.
+    let whole: Vec<GenerateRequest> = (0..3)
+        .map(|seed| tokens_request(&prompt(seed + 1000, 40), greedy(56)))
+        .collect();
+    let results = model
+        .batch_generate(&whole, &mut CollectBatch::default())
+        .unwrap();
+    for result in results {
+        assert_eq!(result.unwrap().completion_tokens, 56);
+    }
+    assert_eq!(model.metrics()["kv_pages_used"], 0.0);
 }
