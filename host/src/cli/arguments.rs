@@ -441,7 +441,8 @@ pub(crate) struct Perplexity {
     after_help = "Prompts are token ids by a fixed rule; generating begins with one token and is greedy. Runs of both isolations \
     take turns.\n\nExamples:\n  backplane bench model.gguf --threads 1,2\n  \
     backplane bench model.gguf --prompt 128 --generate 32 --batch 1,8 --repeat 9 --json\n  \
-    backplane bench model.gguf --batch 1 --isolation in-process,process"
+    backplane bench model.gguf --batch 1 --isolation in-process,process\n  \
+    backplane bench model.gguf --batch 1 --speculate"
 )]
 pub(crate) struct Bench {
     /// A path, or a name in the model folder
@@ -465,6 +466,9 @@ pub(crate) struct Bench {
     /// Where the backend runs, in-process or process; both are compared [default: as the manifest says]
     #[arg(long, value_name = "WHERE,...", value_delimiter = ',', value_parser = values::isolation)]
     pub(crate) isolation: Vec<Isolation>,
+    /// Also generate a repetitive and a creative text with and without drafts (speculative decoding)
+    #[arg(long)]
+    pub(crate) speculate: bool,
     /// Use this backend and no other
     #[arg(long, value_name = "NAME")]
     pub(crate) backend: Option<String>,

@@ -7,6 +7,7 @@
 mod figures;
 mod measure;
 mod report;
+mod speculation;
 
 use super::arguments::{Bench, Global};
 use super::interrupt::Interrupt;
@@ -19,6 +20,7 @@ use backplane_plugin_api::capability::Progress;
 use backplane_plugin_api::types::{Control, LoadOptions};
 use figures::Samples;
 use measure::{Clock, Ids, decode, prefill};
+use speculation::{Drafting, TEXTS};
 use std::process::ExitCode;
 
 /// Most repetitions.
@@ -43,6 +45,8 @@ struct Row {
     first_token: Samples,
     /// Of so many sequences together: tokens per second, all of them counted.
     decode: Vec<(u32, Samples)>,
+    /// Of each of the texts, where they were asked for.
+    drafting: Vec<Drafting>,
     /// Of the process that ran it, up to its last run.
     peak_memory: Option<u64>,
     limits: Option<backplane_plugin_api::PeaksReport>,
@@ -75,7 +79,7 @@ pub(super) fn bench(global: &Global, verb: &Bench) -> Result<ExitCode> {
         total: threads.len() as u64
             * isolations.len() as u64
             * u64::from(verb.repeat)
-            * (1 + verb.batch.len() as u64),
+            * (1 + verb.batch.len() + texts(verb).len()) as u64,
     };
     let mut rows = Vec::new();
     for &threads in &threads {
@@ -135,7 +139,16 @@ fn once<T: PartialEq>(option: &str, values: &[T], name: impl Fn(&T) -> String) -
 /// ends with one that is not read.
 fn context(verb: &Bench) -> u64 {
     let (prompt, generate) = (u64::from(verb.prompt), u64::from(verb.generate));
-    (prompt + generate).max(generate + 2)
+    let read = match texts(verb) {
+        [] => 2,
+        _ => speculation::PROMPT,
+    };
+    (prompt + generate).max(generate + read)
+}
+
+/// The texts that are generated with and without drafts.
+fn texts(verb: &Bench) -> &'static [speculation::Text] {
+    if verb.speculate { &TEXTS } else { &[] }
 }
 
 /// The backend that will run the model, whose context must fit.
@@ -233,9 +246,12 @@ impl Session<'_> {
             .map(|(model, isolation)| self.row(model, *isolation, threads))
             .collect();
         for model in &models {
+            if self.verb.speculate {
+                speculation::check(model)?;
+            }
             self.warm_up(model, bar)?;
         }
-        for _ in 0..self.verb.repeat {
+        for round in 0..self.verb.repeat {
             for (model, row) in models.iter().zip(&mut rows) {
                 self.step(bar, "prompts")?;
                 let prompt = self.ids.prompt(model, self.verb.prompt);
@@ -250,6 +266,13 @@ impl Session<'_> {
                     let prompts = (0..*sequences).map(|_| self.ids.prompt(model, 1)).collect();
                     let rate = decode(model, prompts, self.verb.generate, &mut self.clock)?;
                     samples.add(rate);
+                }
+            }
+            for (at, text) in texts(self.verb).iter().enumerate() {
+                for (model, row) in models.iter().zip(&mut rows) {
+                    self.step(bar, "texts")?;
+                    let tokens = self.verb.generate;
+                    row.drafting[at].measure(model, text, tokens, round, &mut self.clock)?;
                 }
             }
         }
@@ -278,6 +301,10 @@ impl Session<'_> {
                 .batch
                 .iter()
                 .map(|&sequences| (sequences, Samples::default()))
+                .collect(),
+            drafting: texts(self.verb)
+                .iter()
+                .map(|_| Drafting::default())
                 .collect(),
             peak_memory: None,
             limits: None,

@@ -127,6 +127,38 @@ fn a_worker_is_compared_with_this_process() {
 }
 
 #[test]
+fn drafts_are_compared_with_none() {
+    let sizes = ["--prompt", "9", "--generate", "40", "--repeat", "3"];
+    let mut arguments = sizes.to_vec();
+    arguments.extend(["--threads", "1", "--batch", "1", "--speculate", "--json"]);
+    let found = bench(&arguments).json();
+    let texts = found["runs"][0]["speculation"].as_array().expect("texts");
+    let names: Vec<&Value> = texts.iter().map(|text| &text["text"]).collect();
+    assert_eq!(names, ["repetitive", "creative"], "{found}");
+    for text in texts {
+        check_samples(&text["off"], "tokens_per_s", 3);
+        check_samples(&text["auto"], "tokens_per_s", 3);
+        check_samples(text, "gain", 3);
+        let (drafted, accepted) = (number(text, "/drafted"), number(text, "/accepted"));
+        assert!(accepted >= 0.0 && accepted <= drafted, "{text}");
+        assert!((0.0..=1.0).contains(&number(text, "/acceptance")), "{text}");
+    }
+    arguments.pop();
+    let table = bench(&arguments).out;
+    for part in [
+        "repetitive 40",
+        "creative 40",
+        "without drafts",
+        "came true",
+    ] {
+        assert!(table.contains(part), "no {part:?} in\n{table}");
+    }
+    // Nothing of it where nobody asks.
+    let plain = bench(&[&SMALL[..], &["--batch", "1", "--json"]].concat()).json();
+    assert_eq!(plain["runs"][0]["speculation"], serde_json::json!([]));
+}
+
+#[test]
 fn people_get_a_table() {
     let mut arguments = SMALL.to_vec();
     arguments.extend(["--batch", "1,2", "--isolation", "process"]);

@@ -8,7 +8,11 @@ use backplane_plugin_api::sdk::{BatchSink, Sink};
 use backplane_plugin_api::types::{
     self, Completion, Control, ErrorCode, Event, GenerateOptions, GenerateRequest, Prompt, Sampling,
 };
+use std::collections::BTreeMap;
 use std::time::Instant;
+
+/// The detail of a model, and the option of a request, that says whether texts are drafted.
+const SPECULATION: &str = "speculation";
 
 /// Token ids by a fixed rule, the same for every engine. No two prompts begin alike while there are tokens to begin with, so
 /// that none is found in a cache.
@@ -61,7 +65,7 @@ impl Clock {
     }
 
     /// Ready for another run; nothing is allocated while it lasts.
-    fn start(&mut self, sequences: usize, tokens: usize) {
+    pub(super) fn start(&mut self, sequences: usize, tokens: usize) {
         self.arrivals = (0..sequences).map(|_| Vec::with_capacity(tokens)).collect();
     }
 
@@ -71,7 +75,7 @@ impl Clock {
 
     /// Tokens per second from when every sequence had its first token, to the last. It took at least so many seconds as the
     /// engine says: events of a fast one may arrive all at once.
-    fn rate(&self, at_least: f64) -> f64 {
+    pub(super) fn rate(&self, at_least: f64) -> f64 {
         let firsts: Option<Vec<&Instant>> =
             self.arrivals.iter().map(|times| times.first()).collect();
         let Some(begin) = firsts.and_then(|firsts| firsts.into_iter().max()) else {
@@ -121,12 +125,23 @@ pub(super) struct Read {
     pub(super) first_token_s: f64,
 }
 
+/// Whether a model takes the option of a request that turns drafts on and off.
+pub(super) fn speculates(model: &Model) -> bool {
+    let details = model.info().details;
+    details.iter().any(|(name, _)| name == SPECULATION)
+}
+
+/// The option of a request for it.
+pub(super) fn drafted(speculation: &str) -> BTreeMap<String, serde_json::Value> {
+    [(SPECULATION.to_owned(), speculation.into())].into()
+}
+
 /// Reads a prompt, up to its first token.
 pub(super) fn prefill(model: &Model, prompt: Vec<u32>, clock: &mut Clock) -> Result<Read> {
     let count = prompt.len() as u64;
     clock.start(1, 1);
     let begun = Instant::now();
-    let reply = model.generate(&request(prompt, 1), clock);
+    let reply = model.generate(&request(model, prompt, 1), clock);
     let done = checked(model, reply.map(|reply| reply.completion), 1, clock)?;
     let first = clock.first().unwrap_or_else(Instant::now);
     if done.prompt_tokens != count {
@@ -152,7 +167,7 @@ pub(super) fn decode(
     let all = tokens.saturating_add(1);
     let requests: Vec<GenerateRequest> = prompts
         .into_iter()
-        .map(|prompt| request(prompt, all))
+        .map(|prompt| request(model, prompt, all))
         .collect();
     clock.start(requests.len(), all as usize);
     // One alone is what every backend can do.
@@ -176,8 +191,8 @@ pub(super) fn decode(
     }
 }
 
-/// Greedy, with so many tokens, past the model's own end.
-fn request(prompt: Vec<u32>, tokens: u32) -> GenerateRequest {
+/// Greedy, with so many tokens, past the model's own end. Without drafts: every token is a step, as in other engines' benches.
+fn request(model: &Model, prompt: Vec<u32>, tokens: u32) -> GenerateRequest {
     GenerateRequest {
         prompt: Prompt::Tokens(prompt),
         options: GenerateOptions {
@@ -187,13 +202,18 @@ fn request(prompt: Vec<u32>, tokens: u32) -> GenerateRequest {
             },
             max_tokens: Some(tokens),
             ignore_end: true,
+            extra: if speculates(model) {
+                drafted("off")
+            } else {
+                BTreeMap::new()
+            },
             ..GenerateOptions::default()
         },
     }
 }
 
 /// A run that did all its work; one that was interrupted is an interruption.
-fn checked(
+pub(super) fn checked(
     model: &Model,
     answer: Result<Completion>,
     tokens: u32,
@@ -213,7 +233,7 @@ fn checked(
     Ok(done)
 }
 
-fn failed(model: &Model, message: String) -> Error {
+pub(super) fn failed(model: &Model, message: String) -> Error {
     Error::Backend {
         backend: model.backend().to_owned(),
         error: types::Error::new(ErrorCode::Internal, message),

@@ -5,6 +5,7 @@ use super::super::output;
 use super::super::values::Bytes;
 use super::Row;
 use super::figures::{Samples, share};
+use super::speculation::TEXTS;
 use crate::manifest::Isolation;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -51,6 +52,11 @@ impl Row {
             },
             "first_token_s": self.first_token.as_json(),
             "decode": self.decode.iter().map(decode).collect::<Vec<_>>(),
+            "speculation": TEXTS
+                .iter()
+                .zip(&self.drafting)
+                .map(|(text, drafting)| drafting.as_json(text))
+                .collect::<Vec<_>>(),
             "peak_memory_bytes": self.peak_memory,
             "limits": self.limits,
         })
@@ -120,6 +126,21 @@ pub(super) fn as_text(verb: &Bench, model: &Path, backend: &str, rows: &[Row]) -
             line.push(part(
                 row.decode_share(*sequences, samples),
                 " of read bandwidth",
+            ));
+            table.push(line);
+        }
+        for (text, drafting) in TEXTS.iter().zip(&row.drafting) {
+            let mut line = name(format!("{} {generate}", text.name));
+            line.extend(rate(&drafting.off));
+            line.push("without drafts".to_owned());
+            table.push(line);
+            let mut line = name(format!("{} {generate}", text.name));
+            line.extend(rate(&drafting.auto));
+            let gain = drafting.gain();
+            let (median, spread) = (gain.median(), gain.spread() * gain.median());
+            let (tried, acceptance) = (drafting.tried(), percent(drafting.acceptance(), 0));
+            line.push(format!(
+                "{median:.2} ± {spread:.2} times with drafts: {tried:.2} a token, {acceptance} came true"
             ));
             table.push(line);
         }
