@@ -76,10 +76,11 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
     }
     if reply.completion.finish_reason == FinishReason::ContextFull {
         let size = model.info().loaded_context;
-        output::notice(
-            global,
-            &format!("the reply stops where the context of {size} tokens is full"),
-        );
+        let context = match size {
+            0 => "the context".to_owned(),
+            size => format!("the context of {size} tokens"),
+        };
+        output::notice(global, &format!("the reply stops where {context} is full"));
     }
     tracing::info!("{}", speed(&reply.completion));
     Ok(ExitCode::SUCCESS)

@@ -106,7 +106,10 @@ impl Embedded {
 pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Result<ExitCode> {
     let registry = registry(global)?;
     let out = registry.folders().expand(&verb.out);
-    let own = own_files(&registry.catalog().resolve(&verb.model)?);
+    let options = verb
+        .loading
+        .options_for(backplane_plugin_api::capability::ATTENTION);
+    let own = own_files(&registry.meant(&verb.model, &options)?.0);
     let destination = Destination::of(&out, verb.force, &own)?;
     let prompt = if verb.tokens.is_empty() {
         Prompt::Text {
@@ -117,9 +120,6 @@ pub(super) fn inspect_attention(global: &Global, verb: &InspectAttention) -> Res
         Prompt::Tokens(verb.tokens.clone())
     };
     let mut bar = Bar::new(global)?;
-    let options = verb
-        .loading
-        .options_for(backplane_plugin_api::capability::ATTENTION);
     let model = registry.load(&verb.model, &options)?;
     let request = AttentionRequest {
         prompt,

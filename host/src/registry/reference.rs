@@ -32,6 +32,11 @@ impl Registry {
         options: &ModelOptions,
     ) -> Result<(PathBuf, ModelOptions)> {
         let not_found = match self.catalog().resolve(model) {
+            // Not to be taken for the name of a model that is no file.
+            Ok(path) if path.to_str().and_then(parts).is_some() => {
+                let path = std::path::absolute(&path).unwrap_or(path);
+                return Ok((path, options.clone()));
+            }
             Ok(path) => return Ok((path, options.clone())),
             Err(error) => error,
         };

@@ -139,8 +139,13 @@ impl<'a> Session<'a> {
             name = format!("{name}-{}", same + 1);
         }
         let (backend, context, seconds) = (model.backend(), info.loaded_context, model.load_s());
+        let context = match context {
+            // Of some models that run elsewhere it is not told.
+            0 => "context not known".to_owned(),
+            context => format!("context of {context} tokens"),
+        };
         self.say(&format!(
-            "{name} loaded by {backend} in {seconds:.2} s, context of {context} tokens"
+            "{name} loaded by {backend} in {seconds:.2} s, {context}"
         ));
         self.models.push(Loaded { name, model });
         self.current = self.models.len() - 1;
