@@ -1,10 +1,11 @@
-//! How one function body becomes code for several instruction sets, where there is only the portable one.
+//! How one function body becomes code for several instruction sets, where the compiler needs no more than to be told whether
+//! multiply-add is one instruction: everywhere but on x86-64.
 
 use crate::isa::Isa;
 
-/// Whether this machine runs a set of kernels: the portable one only.
+/// Whether this machine runs a set of kernels.
 pub(crate) fn supports(isa: Isa) -> bool {
-    isa == Isa::Scalar
+    isa == Isa::Scalar || isa == Isa::Neon && cfg!(target_arch = "aarch64")
 }
 
 /// Sixteen halves as floats.
@@ -27,13 +28,17 @@ pub(crate) fn dots(_isa: Isa, steps: u64) -> i64 {
     crate::peaks::plain_dots(steps)
 }
 
-/// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<false>(arg, …)`.
+/// `per_isa!(fn name = body(arg: Type, …))`: a function `name(isa, arg, …)` that runs `body::<FUSED>(arg, …)`. `FUSED` says whether
+/// multiply-add is one instruction.
 macro_rules! per_isa {
     ($(#[$doc:meta])* fn $name:ident = $body:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)?) => {
         $(#[$doc])*
         #[allow(clippy::too_many_arguments)]
-        pub(crate) fn $name(_isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
-            $body::<false>($($arg),*)
+        pub(crate) fn $name(isa: $crate::isa::Isa, $($arg: $ty),*) $(-> $ret)? {
+            match isa {
+                $crate::isa::Isa::Neon => $body::<true>($($arg),*),
+                _ => $body::<false>($($arg),*),
+            }
         }
     };
 }

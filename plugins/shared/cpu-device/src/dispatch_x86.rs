@@ -9,6 +9,7 @@ pub(crate) fn supports(isa: Isa) -> bool {
         && is_x86_feature_detected!("f16c");
     match isa {
         Isa::Scalar => true,
+        Isa::Neon => false,
         Isa::Avx2 => avx2,
         Isa::Avx512 => {
             avx2 && is_x86_feature_detected!("avx512f")
@@ -55,7 +56,7 @@ const SUMS: usize = 12;
 /// Multiply-adds of one step of [`dots`].
 pub(crate) fn dots_per_step(isa: Isa) -> u64 {
     let lanes: usize = match isa {
-        Isa::Scalar => return crate::peaks::PLAIN_DOTS as u64,
+        Isa::Scalar | Isa::Neon => return crate::peaks::PLAIN_DOTS as u64,
         Isa::Avx2 => 32,
         Isa::Avx512 => 64,
     };
@@ -115,7 +116,7 @@ pub(crate) fn dots(isa: Isa, steps: u64) -> i64 {
     }
 
     match isa {
-        Isa::Scalar => crate::peaks::plain_dots(steps),
+        Isa::Scalar | Isa::Neon => crate::peaks::plain_dots(steps),
         // SAFETY: the function needs AVX2: a device carries an `Isa` only after `Isa::is_supported` has found its features.
         Isa::Avx2 => unsafe { avx2(steps) },
         // SAFETY: as above, for AVX-512 F and VNNI.
@@ -141,7 +142,7 @@ macro_rules! per_isa {
                 $body::<true>($($arg),*)
             }
             match isa {
-                $crate::isa::Isa::Scalar => $body::<false>($($arg),*),
+                $crate::isa::Isa::Scalar | $crate::isa::Isa::Neon => $body::<false>($($arg),*),
                 // SAFETY: the function needs AVX2, FMA and F16C, and nothing else: an executable carries an `Isa` only
                 // after `Isa::is_supported` has found its features.
                 $crate::isa::Isa::Avx2 => unsafe { avx2($($arg),*) },

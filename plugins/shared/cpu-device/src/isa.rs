@@ -10,6 +10,7 @@ use backplane_program::DeviceError;
 /// | `scalar` | nothing |
 /// | `avx2` | AVX2, FMA, F16C |
 /// | `avx512` | AVX-512 F, BW, DQ, VL and VNNI, besides the above |
+/// | `neon` | aarch64 |
 ///
 /// Processors with AVX-512 but without VNNI take the `avx2` kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,6 +21,8 @@ pub enum Isa {
     Avx2,
     /// 512-bit kernels with integer dot products.
     Avx512,
+    /// 128-bit kernels of aarch64.
+    Neon,
 }
 
 /// Environment variable that forces a set of kernels.
@@ -27,7 +30,7 @@ pub(crate) const VARIABLE: &str = "BACKPLANE_CPU";
 
 impl Isa {
     /// All, from the plainest to the fastest.
-    pub const ALL: [Isa; 3] = [Isa::Scalar, Isa::Avx2, Isa::Avx512];
+    pub const ALL: [Isa; 4] = [Isa::Scalar, Isa::Avx2, Isa::Avx512, Isa::Neon];
 
     /// The name that `BACKPLANE_CPU` takes.
     #[must_use]
@@ -36,6 +39,7 @@ impl Isa {
             Isa::Scalar => "scalar",
             Isa::Avx2 => "avx2",
             Isa::Avx512 => "avx512",
+            Isa::Neon => "neon",
         }
     }
 

@@ -9,11 +9,17 @@ use crate::memory::Zeroed;
 use backplane_weights::TensorType;
 
 #[cfg_attr(target_arch = "x86_64", path = "kernels/x86/mod.rs")]
-#[cfg_attr(not(target_arch = "x86_64"), path = "kernels/portable.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "kernels/neon.rs")]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    path = "kernels/portable.rs"
+)]
 mod fast;
 mod scalar;
 #[cfg(test)]
 mod tests;
+#[cfg(any(test, target_arch = "aarch64"))]
+mod whole;
 
 /// In which form a storage type wants the activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -171,11 +177,9 @@ impl<'a> Tile<'a> {
     /// When the operand is not of the kind that [`activation_kind`] gives for these kernels and as many tokens, or the scratch is
     /// short.
     pub(crate) fn run(&self, isa: Isa, scratch: &mut [Line]) {
-        let kernel = kernel(self.ty);
-        match isa {
-            Isa::Scalar => self.run_scalar(kernel.scalar),
-            Isa::Avx2 => fast::run(kernel.avx2, self, scratch),
-            Isa::Avx512 => fast::run(kernel.avx512, self, scratch),
+        match fast::kernel(isa, self.ty) {
+            Some(kernel) => fast::run(kernel, self, scratch),
+            None => self.run_scalar(kernel(self.ty).scalar),
         }
     }
 
@@ -199,54 +203,50 @@ impl<'a> Tile<'a> {
     }
 }
 
-/// How the products with one storage type are computed.
+/// How the products with one storage type are computed; fast kernels are those of `fast::kernel`.
 struct Kernel {
     ty: TensorType,
     activations: ActivationKind,
     scalar: scalar::Dot,
-    avx2: fast::Matmul,
-    avx512: fast::Matmul,
 }
 
 macro_rules! table {
-    ($($ty:ident, $activations:ident, $scalar:path, $avx2:ident, $avx512:ident;)*) => {
+    ($($ty:ident, $activations:ident, $scalar:path;)*) => {
         const TABLE: &[Kernel] = &[$(Kernel {
             ty: TensorType::$ty,
             activations: ActivationKind::$activations,
             scalar: $scalar,
-            avx2: fast::$avx2,
-            avx512: fast::$avx512,
         }),*];
     };
 }
 
 table! {
-    // type, activations, scalar, AVX2, AVX-512
-    F32,  Float,  scalar::dot_f32,  matmul_f32_avx2,  matmul_f32_avx512;
-    F16,  Float,  scalar::dot_f16,  matmul_f16_avx2,  matmul_f16_avx512;
-    BF16, Float,  scalar::dot_bf16, matmul_bf16_avx2, matmul_bf16_avx512;
-    Q8_0, Int32,  scalar::dot_q8_0, matmul_q8_0_avx2, matmul_q8_0_avx512;
-    Q4_0, Int32,  scalar::dot_q4_0, matmul_q4_0_avx2, matmul_q4_0_avx512;
-    Q4_1, Int32,  scalar::dot_q4_1, matmul_q4_1_avx2, matmul_q4_1_avx512;
-    Q5_0, Int32,  scalar::dot_q5_0, matmul_q5_0_avx2, matmul_q5_0_avx512;
-    Q5_1, Int32,  scalar::dot_q5_1, matmul_q5_1_avx2, matmul_q5_1_avx512;
-    Q4_K, Int256, scalar::dot_q4_k, matmul_q4_k_avx2, matmul_q4_k_avx512;
-    Q5_K, Int256, scalar::dot_q5_k, matmul_q5_k_avx2, matmul_q5_k_avx512;
-    Q6_K, Int256, scalar::dot_q6_k, matmul_q6_k_avx2, matmul_q6_k_avx512;
-    Q2_K, Int256, scalar::dot_q2_k, matmul_q2_k_avx2, matmul_q2_k_avx512;
-    Q3_K, Int256, scalar::dot_q3_k, matmul_q3_k_avx2, matmul_q3_k_avx512;
-    IQ4_NL, Int32, scalar::dot_iq4_nl, matmul_iq4_nl_avx2, matmul_iq4_nl_avx512;
-    IQ4_XS, Int256, scalar::dot_iq4_xs, matmul_iq4_xs_avx2, matmul_iq4_xs_avx512;
-    MXFP4, Int32, scalar::dot_mxfp4, matmul_mxfp4_avx2, matmul_mxfp4_avx512;
-    TQ1_0, Int256, scalar::dot_tq1_0, matmul_tq1_0_avx2, matmul_tq1_0_avx512;
-    TQ2_0, Int256, scalar::dot_tq2_0, matmul_tq2_0_avx2, matmul_tq2_0_avx512;
-    IQ2_XXS, Int256, scalar::dot_iq2_xxs, matmul_iq2_xxs_avx2, matmul_iq2_xxs_avx512;
-    IQ2_XS, Int256, scalar::dot_iq2_xs, matmul_iq2_xs_avx2, matmul_iq2_xs_avx512;
-    IQ2_S, Int256, scalar::dot_iq2_s, matmul_iq2_s_avx2, matmul_iq2_s_avx512;
-    IQ3_XXS, Int256, scalar::dot_iq3_xxs, matmul_iq3_xxs_avx2, matmul_iq3_xxs_avx512;
-    IQ3_S, Int256, scalar::dot_iq3_s, matmul_iq3_s_avx2, matmul_iq3_s_avx512;
-    IQ1_S, Int256, scalar::dot_iq1_s, matmul_iq1_s_avx2, matmul_iq1_s_avx512;
-    IQ1_M, Int256, scalar::dot_iq1_m, matmul_iq1_m_avx2, matmul_iq1_m_avx512;
+    // type, activations, scalar twin
+    F32,  Float,  scalar::dot_f32;
+    F16,  Float,  scalar::dot_f16;
+    BF16, Float,  scalar::dot_bf16;
+    Q8_0, Int32,  scalar::dot_q8_0;
+    Q4_0, Int32,  scalar::dot_q4_0;
+    Q4_1, Int32,  scalar::dot_q4_1;
+    Q5_0, Int32,  scalar::dot_q5_0;
+    Q5_1, Int32,  scalar::dot_q5_1;
+    Q4_K, Int256, scalar::dot_q4_k;
+    Q5_K, Int256, scalar::dot_q5_k;
+    Q6_K, Int256, scalar::dot_q6_k;
+    Q2_K, Int256, scalar::dot_q2_k;
+    Q3_K, Int256, scalar::dot_q3_k;
+    IQ4_NL, Int32, scalar::dot_iq4_nl;
+    IQ4_XS, Int256, scalar::dot_iq4_xs;
+    MXFP4, Int32, scalar::dot_mxfp4;
+    TQ1_0, Int256, scalar::dot_tq1_0;
+    TQ2_0, Int256, scalar::dot_tq2_0;
+    IQ2_XXS, Int256, scalar::dot_iq2_xxs;
+    IQ2_XS, Int256, scalar::dot_iq2_xs;
+    IQ2_S, Int256, scalar::dot_iq2_s;
+    IQ3_XXS, Int256, scalar::dot_iq3_xxs;
+    IQ3_S, Int256, scalar::dot_iq3_s;
+    IQ1_S, Int256, scalar::dot_iq1_s;
+    IQ1_M, Int256, scalar::dot_iq1_m;
 }
 
 const _: () = assert!(TABLE.len() == TensorType::ALL.len());

@@ -334,6 +334,60 @@ fn whole_numbers_are_exact() {
     }
 }
 
+/// The portable kernels for whole numbers of 16 bits, on whichever machine the tests run.
+#[test]
+fn whole_numbers_of_16_bits_agree_with_the_scalar_kernels() {
+    let products = |a: &[i16; 32], b: &[i16; 32]| {
+        let products = a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b));
+        products.sum::<i32>()
+    };
+    let mut types = 0;
+    for ty in TensorType::ALL {
+        for seed in 0..12u64 {
+            let (cols, rows, tokens) = (
+                cols_of(*ty, 1 + seed as usize % 5),
+                3,
+                1 + 3 * seed as usize % 11,
+            );
+            let weights = blocks(*ty, rows * cols / ty.block_elems(), seed, seed % 4 == 3);
+            let x = activations(tokens * cols, seed, seed % 3 == 2);
+            let kind = match kernel(*ty).activations {
+                ActivationKind::Int32 => ActivationKind::Wide32,
+                _ => ActivationKind::Wide256,
+            };
+            let mut found = vec![f32::NAN; rows * tokens];
+            let out = Out {
+                start: found.as_mut_ptr(),
+                stride: rows,
+            };
+            macro_rules! run {
+                ($block:ident) => {{
+                    let owned = Owned::new(&x, cols);
+                    let x = owned.operand(kind);
+                    let tile = {
+                        // SAFETY: `found` has a place for every row and token.
+                        unsafe { Tile::new(*ty, &weights, cols, x, tokens, out) }
+                    };
+                    whole::matmul::<$block>(&tile, products);
+                }};
+            }
+            whole::with_whole!(*ty, run, continue);
+            types += usize::from(seed == 0);
+            let truth = matmul(Isa::Scalar, *ty, &weights, cols, &x);
+            for (i, (a, b)) in found.iter().zip(&truth).enumerate() {
+                let row = &weights[i % rows * ty.row_bytes(cols).unwrap()..]
+                    [..ty.row_bytes(cols).unwrap()];
+                let bound = 4e-6 * (magnitude(*ty, row, &x[i / rows * cols..][..cols]) + 1.0);
+                assert!(
+                    (a - b).abs() <= bound,
+                    "{ty}: {a}, scalar {b}, bound {bound}"
+                );
+            }
+        }
+    }
+    assert_eq!(types, 10);
+}
+
 /// The scalar kernels against dequantised weights and activations.
 #[test]
 fn the_scalar_kernels_are_what_the_blocks_mean() {
