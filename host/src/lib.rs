@@ -26,7 +26,7 @@
 //! Invariants: the host knows the traits of the contract and no engine; a module is opened only from where the manifest
 //! says; nothing is chosen that the order does not reach.
 
-#[cfg(feature = "cli")]
+#[cfg(all(unix, feature = "cli"))]
 mod authoring;
 pub mod catalog;
 #[cfg(feature = "cli")]

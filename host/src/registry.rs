@@ -14,7 +14,7 @@ mod reload;
 mod stamp;
 mod watch;
 
-#[cfg(feature = "cli")]
+#[cfg(all(unix, feature = "cli"))]
 pub(crate) use discover::{discover, module_name};
 pub use files::{Checked, Converted};
 pub use model::{Model, ModelOptions, Reply};

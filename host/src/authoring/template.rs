@@ -358,3 +358,76 @@ pub(crate) fn write(folder: &Path, files: &[(String, String)]) -> Result<()> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folders(executable: &Path) -> Folders {
+        Folders {
+            executable: Some(executable.to_path_buf()),
+            ..Folders::default()
+        }
+    }
+
+    fn source_tree() -> PathBuf {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        here.parent().unwrap().canonicalize().unwrap()
+    }
+
+    #[test]
+    fn the_sdk_is_that_of_the_source_tree_in_which_the_program_stands() {
+        let root = source_tree();
+        let api = Sdk::Folder(root.join("plugin-api"));
+        let dist = folders(&root.join("target/dist"));
+        assert_eq!(Sdk::find(None, &dist).unwrap(), api);
+        let elsewhere = folders(Path::new("/usr/bin"));
+        let error = Sdk::find(None, &elsewhere).unwrap_err();
+        assert!(error.action().contains("--sdk"), "{}", error.line());
+        // The tree and the folder in it are both named rightly.
+        for named in [root.clone(), root.join("plugin-api")] {
+            assert_eq!(Sdk::find(named.to_str(), &elsewhere).unwrap(), api);
+        }
+        let git = |rev: Option<&str>| {
+            Sdk::Git(
+                "https://example.org/x.git".to_owned(),
+                rev.map(str::to_owned),
+            )
+        };
+        for (named, sdk) in [
+            ("https://example.org/x.git", git(None)),
+            ("https://example.org/x.git#", git(None)),
+            ("https://example.org/x.git#v1", git(Some("v1"))),
+        ] {
+            assert_eq!(Sdk::find(Some(named), &elsewhere).unwrap(), sdk);
+        }
+    }
+
+    #[test]
+    fn projects_are_filled_in() {
+        let sdk = Sdk::Folder("/with \"quotes\"".into());
+        let projects = [rust_crate("red_parrot", &sdk), c_project("red_parrot")];
+        for (path, text) in projects.iter().flatten() {
+            for hole in ["NAME", "TITLE", "SDK_", "`dice`", "\"dice"] {
+                // The header is a copy, and speaks of no project.
+                let ours = path != "backplane_plugin.h";
+                assert!(
+                    !path.contains(hole) && !(ours && text.contains(hole)),
+                    "{path}: {hole}"
+                );
+            }
+            // As TOML wants it.
+            if path == "Cargo.toml" {
+                let table: toml_edit::DocumentMut = text.parse().unwrap();
+                let api = &table["dependencies"]["backplane-plugin-api"]["path"];
+                assert_eq!(api.as_str(), Some("/with \"quotes\""));
+            }
+        }
+        let lib = &projects[0]
+            .iter()
+            .find(|(path, _)| path == "src/lib.rs")
+            .unwrap()
+            .1;
+        assert!(lib.contains("pub struct RedParrotBackend"), "{lib}");
+    }
+}

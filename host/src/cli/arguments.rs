@@ -1,5 +1,6 @@
 //! Every verb and option, once: help, man pages and completions come from here.
 
+#[cfg(unix)]
 pub(crate) mod author;
 
 mod serve;
@@ -589,6 +590,7 @@ pub(crate) enum PluginsVerb {
     /// Have a running server look at its manifest and plugins again
     Reload(Reload),
     /// Tools of those who write plugins.
+    #[cfg(unix)]
     #[command(flatten)]
     Author(author::Author),
 }

@@ -1,5 +1,6 @@
 //! `plugins`: what is there, what would be chosen, and whether it works.
 
+#[cfg(unix)]
 mod author;
 
 use super::arguments::{Explain, Global, Plugins, PluginsVerb};
@@ -31,6 +32,7 @@ pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
         Some(PluginsVerb::Check { json }) => check(global, &registry?, *json),
         Some(PluginsVerb::Reload(verb)) => super::serve::reload(verb),
         // These look at files, and need no plugin of the manifest.
+        #[cfg(unix)]
         Some(PluginsVerb::Author(verb)) => author::author(global, verb),
     }
 }

@@ -106,13 +106,13 @@ pub(crate) fn open_copy(
 }
 
 /// Whether a module file is there and can't be written by everyone; gives its path with links resolved.
-#[cfg(feature = "cli")]
+#[cfg(all(unix, feature = "cli"))]
 pub(crate) fn check_trust(path: &Path) -> Result<PathBuf, Verdict> {
     trust::check(path, None)
 }
 
 /// Whether a file's headers are those of a whole module for this machine.
-#[cfg(feature = "cli")]
+#[cfg(all(unix, feature = "cli"))]
 pub(crate) fn check_format(path: &Path) -> Result<(), Verdict> {
     preflight::check(path)
 }

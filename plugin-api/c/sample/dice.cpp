@@ -1,7 +1,7 @@
 // A whole backend of the C door, in C++17: a language model over bytes whose next byte is drawn from numbers that a hash of
 // the last three gives. It reads no weights (its models are files named `*.dice`), and honours or refuses every field.
 //
-// `backplane plugins new NAME --c` writes it under another name, as a first project.
+// `backplane plugins new … --c` writes it under another name, as a first project.
 //
 // Build, beside backplane_plugin.h: c++ -std=c++17 -O2 -shared -fPIC -fvisibility=hidden -I . -o dice.so dice.cpp
 
