@@ -3,7 +3,7 @@
 use super::discover::Found;
 use super::plugin::{self, Plugin};
 use super::stamp::Stamp;
-use crate::manifest::{Manifest, PluginEntry};
+use crate::manifest::{Isolation, Manifest, PluginEntry};
 use crate::module_copy::ModuleCopy;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ impl Opening<'_> {
         };
         let mut plugin = plugin::open(&found, self.manifest, self.state);
         let entry = self.manifest.plugin(&found.name);
-        if was_here && plugin.verdict.is_available() {
+        let stated = entry.and_then(|entry| entry.isolation);
+        if was_here && plugin.verdict.is_available() && stated != Some(Isolation::Process) {
             let notice = "runs in a worker until the program is started again: another module of it is open here";
             plugin.notice = Some(notice.to_owned());
         }

@@ -442,7 +442,10 @@ fn start_worker(found: &Found, path: &Path, manifest: &Manifest, state: Option<&
             memory: entry.and_then(|entry| entry.memory_limit),
         },
         records: state.map(Records::new),
-        identity: Identity::of(path),
+        identity: match &found.copy {
+            Some(copy) => Identity::of(&copy.path()),
+            None => Identity::of(path),
+        },
     })
 }
 

@@ -144,6 +144,9 @@ impl Registry {
             *lock(&self.current) = View::new(manifest);
             return Ok(Reloaded::default());
         };
+        // One that was put out since is not in use, and is tried again.
+        let before: Vec<Plugin> = before.iter().cloned().map(Plugin::refreshed).collect();
+        let before = before.as_slice();
         let mut opened = plugin::open_all(&Opening {
             manifest: &manifest,
             copies: self.copies,

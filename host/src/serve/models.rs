@@ -103,6 +103,12 @@ impl Served {
 
     /// Why it is not ready; `None` where it is.
     pub(super) fn unready(&self) -> Option<String> {
+        if self.model.get().is_some_and(Model::is_gone) {
+            return Some(format!(
+                "{}: its engine is gone; the next request loads it anew",
+                self.id
+            ));
+        }
         if self.ready.load(Ordering::Acquire) {
             return None;
         }

@@ -475,12 +475,20 @@ fn a_worker_that_crashes_fails_its_request_and_the_others_go_on() {
             message.contains("SIGABRT") && message.contains("`panics`"),
             "{message}"
         );
+        let unready = server.get("/readyz");
+        assert_eq!(unready.status, 503, "{}", unready.body);
+        assert!(
+            unready.body.contains("its engine is gone"),
+            "{}",
+            unready.body
+        );
         let body = json!({ "model": "model.echo", "prompt": "still here", "temperature": 0 });
         let answer = server.post("/v1/completions", &body);
         assert_eq!(answer.status, 200, "{}", answer.body);
         assert_eq!(answer.json()["choices"][0]["text"], "still here");
     }
     assert_eq!(server.get("/healthz").status, 200);
+    assert_eq!(server.get("/readyz").status, 200);
 }
 
 #[test]
