@@ -2,6 +2,7 @@
 
 mod c_door;
 mod capabilities;
+mod hostile;
 
 use super::super::{Identity, Isolated, Limits, Spec, Start, start};
 use backplane_contract_tests::module_path;
