@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const FIRST_TOKEN_LIMIT: f64 = 1.5;
 /// Peak memory of `run` beyond the size of the model file, in MiB.
 const MEMORY_LIMIT_MIB: f64 = 150.0;
-/// Decode reads at least this share of the bandwidth measured over a buffer of the model's size.
+/// Decode reads at least this share of the bandwidth measured over as many bytes as a token reads.
 const BANDWIDTH_LIMIT: f64 = 0.35;
 /// Nanoseconds of one token callback across the contract.
 const CALLBACK_LIMIT_NS: f64 = 1000.0;
@@ -230,15 +230,39 @@ fn memory(host: &Path, model: &Path) -> Result<Outcome> {
     })
 }
 
-/// Bytes read per second while decoding one sequence, over what plain reading of as many bytes reaches.
+/// Bytes of weights read per second while decoding one sequence, over what reading as many reaches, both as `bench` measures them.
 fn bandwidth(host: &Path, model: &Path) -> Result<Outcome> {
-    let bytes = std::fs::metadata(model)?.len();
-    let threads = std::thread::available_parallelism()?.get();
+    let threads = std::thread::available_parallelism()?.get().to_string();
     let (mut best, mut tokens, mut plain) = (0.0, 0.0, 0.0);
     for _ in 0..TRIES {
-        let limit = read_bandwidth(usize::try_from(bytes)?, threads);
-        let rate = decode_rate(host, model, threads)?;
-        let share = rate * bytes as f64 / limit;
+        let mut command = Command::new(host);
+        command
+            .arg("bench")
+            .arg(model)
+            .args(["--threads", &threads]);
+        command.args([
+            "--prompt",
+            "16",
+            "--generate",
+            "64",
+            "--batch",
+            "1",
+            "--repeat",
+            "3",
+        ]);
+        command.args(["--backend", "cpu", "--json"]);
+        let output = command.stderr(Stdio::inherit()).output()?;
+        let found: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("`bench --json` gave no JSON")?;
+        let run = &found["runs"][0];
+        let figure = |value: &serde_json::Value, name: &str| {
+            value
+                .as_f64()
+                .with_context(|| format!("`bench --json` has no {name}"))
+        };
+        let rate = figure(&run["decode"][0]["tokens_per_s"]["median"], "decode rate")?;
+        let limit = figure(&run["limits"]["read_bytes_per_s"], "limit of reading")?;
+        let share = rate * figure(&run["limits"]["token_bytes"], "bytes of a token")? / limit;
         if share > best {
             (best, tokens, plain) = (share, rate, limit);
         }
@@ -252,53 +276,6 @@ fn bandwidth(host: &Path, model: &Path) -> Result<Outcome> {
         limit: format!(">= {BANDWIDTH_LIMIT}"),
         passed: best >= BANDWIDTH_LIMIT,
     })
-}
-
-fn decode_rate(host: &Path, model: &Path, threads: usize) -> Result<f64> {
-    let mut command = Command::new(host);
-    command.arg("run").arg(model).args([
-        "--raw",
-        "--temperature",
-        "0",
-        "--json",
-        "--max-tokens",
-        "96",
-    ]);
-    command.args([
-        "--threads",
-        &threads.to_string(),
-        "Once upon a time, there was a",
-    ]);
-    let output = command.stderr(Stdio::inherit()).output()?;
-    let reply: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("`run --json` gave no JSON")?;
-    reply["timings"]["decode_tokens_per_s"]
-        .as_f64()
-        .context("no timings.decode_tokens_per_s")
-}
-
-/// Bytes per second of summing a buffer with all threads: best of several passes after one that warms up.
-fn read_bandwidth(bytes: usize, threads: usize) -> f64 {
-    let words = bytes / 8;
-    let buffer: Vec<u64> = (0..words as u64).collect();
-    let pass = || {
-        std::thread::scope(|scope| {
-            for part in buffer.chunks(words.div_ceil(threads)) {
-                scope.spawn(move || {
-                    std::hint::black_box(part.iter().fold(0_u64, |sum, word| sum ^ word))
-                });
-            }
-        });
-    };
-    pass();
-    let best = (0..8)
-        .map(|_| {
-            let start = Instant::now();
-            pass();
-            start.elapsed().as_secs_f64()
-        })
-        .fold(f64::INFINITY, f64::min);
-    (words * 8) as f64 / best
 }
 
 /// One token callback through both adapters of the contract, as its own example measures it.
