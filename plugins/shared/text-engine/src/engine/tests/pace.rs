@@ -59,6 +59,11 @@ fn tokens_come_at_most_twice_as_late_while_a_long_prompt_is_read() {
         let seen = &harness.seen()[steps..];
         for (&text, before) in texts.iter().zip(before) {
             let widest = widest_gap(harness.told(text), asked, read);
+            println!(
+                "{speculation:?}, {nature:?}: {:.2} times, read in {:?}",
+                widest.as_secs_f64() / before.as_secs_f64(),
+                read - asked
+            );
             assert!(
                 widest <= 2 * before,
                 "{nature:?} {speculation:?}: {widest:?} after {before:?}"
@@ -69,6 +74,7 @@ fn tokens_come_at_most_twice_as_late_while_a_long_prompt_is_read() {
         harness.ask(&prompt(9, 8192), greedy(4));
         harness.run();
         let own = harness.now();
+        println!("alone in {own:?}");
         assert!(
             read - asked < own * 3 + Duration::from_secs(1),
             "{nature:?} {speculation:?}: {:?} instead of {own:?} alone, {} steps",
