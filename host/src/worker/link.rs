@@ -201,6 +201,7 @@ impl Link {
             id,
             receive,
         };
+        let call = Box::new(call);
         match frame::frame(id, &ToWorker::Call { call, stopped }) {
             Ok(bytes) => self.send_bytes(&bytes),
             Err(error) => {

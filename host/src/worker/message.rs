@@ -61,7 +61,10 @@ pub(super) enum ToWorker {
     /// The first message.
     Open(Open),
     /// A call, and the requests of it that are to be stopped at once.
-    Call { call: Call, stopped: Vec<usize> },
+    Call {
+        call: Box<Call>,
+        stopped: Vec<usize>,
+    },
     /// Request `index` of the call is to be stopped.
     Stop { index: usize },
     /// So many events more were consumed, or a step of progress was taken.

@@ -195,7 +195,7 @@ impl Worker {
                 lock(&self.gates).insert(id, gate.clone());
                 let worker = self.clone();
                 let run = move || {
-                    let call = AssertUnwindSafe(|| worker.answer(id, call, &gate));
+                    let call = AssertUnwindSafe(|| worker.answer(id, *call, &gate));
                     let result = catch_unwind(call).unwrap_or_else(|_| {
                         Err(Error::new(ErrorCode::Panicked, "the worker panicked"))
                     });
