@@ -1,6 +1,6 @@
 //! Speed of one matrix in every storage type, on every set of kernels that this machine runs: `linear_bench [TYPE…]`.
 //!
-//! Prints for one thread, for one token and for 32 at once, thousands of millions of weights times activations a second. The
+//! Prints for one thread, for one token, for 8 and for 32 at once, thousands of millions of weights times activations a second. The
 //! matrix is small enough for the cache: this is arithmetic, not memory.
 
 use backplane_cpu_device::{CpuDevice, CpuOptions, Isa};
@@ -35,13 +35,12 @@ fn main() -> Result<(), Failure> {
         let (weights, program) = model(*ty)?;
         print!("{ty:8}");
         for isa in &isas {
-            let (one, many) = (
-                speed(&weights, &program, *isa, 1)?,
-                speed(&weights, &program, *isa, TOKENS)?,
-            );
-            print!("  {} {one:6.2} {many:6.2}", isa.name());
+            print!("  {}", isa.name());
+            for tokens in [1, 8, TOKENS] {
+                print!(" {:6.2}", speed(&weights, &program, *isa, tokens)?);
+            }
         }
-        println!("  G/s (1 token, {TOKENS} tokens)");
+        println!("  G/s (1 token, 8, {TOKENS})");
     }
     Ok(())
 }

@@ -27,6 +27,8 @@ pub(crate) struct Group32 {
     pub(crate) sum: [f32; 16],
     /// Per lane: the sum of its block's whole numbers times the scale.
     pub(crate) total: [f32; 16],
+    /// Per lane: the sum of its block's whole numbers.
+    pub(crate) block_sum: [i32; 16],
 }
 
 /// 256 activations for the weight types with blocks of 256, in their own order; planes as in [`Group32`].
@@ -56,7 +58,7 @@ pub(crate) struct Wide {
     pub(crate) total: [f32; 4],
 }
 
-const _: () = assert!(size_of::<Group32>() == 448);
+const _: () = assert!(size_of::<Group32>() == 512);
 const _: () = assert!(size_of::<Group256>() == 640);
 
 // SAFETY: integers and floats only; padding needs no value; alignment 64.
@@ -86,6 +88,7 @@ impl Group32 {
         scale: [0.0; 16],
         sum: [0.0; 16],
         total: [0.0; 16],
+        block_sum: [0; 16],
     };
 }
 
@@ -171,13 +174,12 @@ fn row_body32<const FUSED: bool>(x: &[f32], out: &mut [Group32]) {
             };
             group.sum[lane] = (half(0) + half(1)) as f32;
         }
-        for (total, (sum, scale)) in group
-            .total
-            .chunks_exact_mut(4)
-            .zip(group.sum.chunks_exact(4).zip(group.scale.chunks_exact(4)))
-        {
-            // Whole numbers, so that the order doesn't matter.
-            total.fill(scale[0] * (sum[0] + sum[1] + sum[2] + sum[3]));
+        for block in 0..4 {
+            let lanes = 4 * block..4 * block + 4;
+            // Whole numbers below 2^24, so that floats hold them and the order doesn't matter.
+            let sum: f32 = group.sum[lanes.clone()].iter().sum();
+            group.total[lanes.clone()].fill(group.scale[4 * block] * sum);
+            group.block_sum[lanes].fill(sum as i32);
         }
     }
 }
@@ -250,6 +252,7 @@ mod tests {
         scale: [1.0; 16],
         sum: [1.0; 16],
         total: [1.0; 16],
+        block_sum: [1; 16],
     };
     const STALE256: Group256 = Group256 {
         high: [1; 256],
@@ -268,7 +271,8 @@ mod tests {
                 let mut out = vec![STALE; blocks.div_ceil(4)];
                 quantise_row32(isa, x, &mut out);
                 for (a, b) in out.iter().zip(&truth) {
-                    prop_assert_eq!((a.high, a.low, a.scale, a.sum, a.total), (b.high, b.low, b.scale, b.sum, b.total));
+                    prop_assert_eq!((a.high, a.low, a.scale, a.sum), (b.high, b.low, b.scale, b.sum));
+                    prop_assert_eq!((a.total, a.block_sum), (b.total, b.block_sum));
                 }
             }
         }
@@ -290,6 +294,8 @@ mod tests {
                         }
                         prop_assert_eq!(wide.scale[b].to_bits(), group.scale[4 * b].to_bits());
                         prop_assert_eq!(wide.total[b].to_bits(), group.total[4 * b].to_bits());
+                        let sum: i32 = wide.whole[b].iter().map(|whole| i32::from(*whole)).sum();
+                        prop_assert_eq!(&group.block_sum[4 * b..][..4], &[sum; 4]);
                     }
                 }
                 let x = &x[..x.len() / 256 * 256];

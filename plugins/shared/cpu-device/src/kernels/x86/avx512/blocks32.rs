@@ -7,8 +7,8 @@ use std::arch::x86_64::*;
 pub(super) trait Weights32 {
     /// Bytes of a block.
     const BYTES: usize;
-    /// What the stored numbers are too large by; `None` for types with a minimum.
-    const OFFSET: Option<f32>;
+    /// What the stored numbers are too large by, a power of two; `None` for types with a minimum.
+    const OFFSET: Option<u32>;
 
     /// Four blocks as unsigned bytes, in the order of [`Group32`](crate::activations::Group32): their first halves, `[4 blocks, 16]`,
     /// and their second halves.
@@ -107,7 +107,7 @@ unsafe fn with_fifth([low, high]: [__m512i; 2], p: *const u8, step: usize) -> [_
 
 impl Weights32 for Q8_0 {
     const BYTES: usize = 34;
-    const OFFSET: Option<f32> = Some(128.0);
+    const OFFSET: Option<u32> = Some(128);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -127,7 +127,7 @@ impl Weights32 for Q8_0 {
 
 impl Weights32 for Q4_0 {
     const BYTES: usize = 18;
-    const OFFSET: Option<f32> = Some(8.0);
+    const OFFSET: Option<u32> = Some(8);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -139,7 +139,7 @@ impl Weights32 for Q4_0 {
 
 impl Weights32 for Q5_0 {
     const BYTES: usize = 22;
-    const OFFSET: Option<f32> = Some(16.0);
+    const OFFSET: Option<u32> = Some(16);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -170,7 +170,7 @@ fn gather_nibbles<const STEP: i32>(front: __m512i, back: __m512i) -> [__m512i; 2
 
 impl Weights32 for Q4_1 {
     const BYTES: usize = 20;
-    const OFFSET: Option<f32> = None;
+    const OFFSET: Option<u32> = None;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -221,7 +221,7 @@ impl Weights32 for Q4_1 {
 
 impl Weights32 for Q5_1 {
     const BYTES: usize = 24;
-    const OFFSET: Option<f32> = None;
+    const OFFSET: Option<u32> = None;
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -254,7 +254,7 @@ pub(super) fn iq4_levels_and_128(codes: __m512i) -> __m512i {
 
 impl Weights32 for Iq4Nl {
     const BYTES: usize = 18;
-    const OFFSET: Option<f32> = Some(128.0);
+    const OFFSET: Option<u32> = Some(128);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -266,7 +266,7 @@ impl Weights32 for Iq4Nl {
 
 impl Weights32 for Mxfp4 {
     const BYTES: usize = 17;
-    const OFFSET: Option<f32> = Some(128.0);
+    const OFFSET: Option<u32> = Some(128);
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]

@@ -207,27 +207,28 @@ unsafe fn take32<W: Weights32, const T: usize>(
     };
     for t in 0..T {
         // SAFETY: the caller's promise about `x`; the parts of a group are multiples of 64 bytes, aligned to 64.
-        let ([high0, high1, low0, low1], [scale, sum, total]) = unsafe {
+        let ([high0, high1, low0, low1], [scale, total], block_sum) = unsafe {
             let x = x.add(t * x_len);
             let planes = (&raw const (*x).high).cast::<__m512i>();
-            let floats = (&raw const (*x).scale).cast::<__m512>();
             (
                 [0, 1, 2, 3].map(|i| *planes.add(i)),
-                [0, 1, 2].map(|i| *floats.add(i)),
+                [&raw const (*x).scale, &raw const (*x).total]
+                    .map(|floats| *floats.cast::<__m512>()),
+                *(&raw const (*x).block_sum).cast::<__m512i>(),
             )
-        };
-        // What the stored numbers are too large by.
-        let offset = match W::OFFSET {
-            Some(offset) => _mm512_cvtps_epi32(_mm512_mul_ps(sum, _mm512_set1_ps(-offset))),
-            None => _mm512_setzero_si512(),
         };
         let whole = w.map(|[first, second]| {
             let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), first, high0);
             let high = _mm512_slli_epi32::<7>(_mm512_dpbusd_epi32(high, second, high1));
-            let low = _mm512_dpbusd_epi32(offset, first, low0);
-            _mm512_add_epi32(high, _mm512_dpbusd_epi32(low, second, low1))
+            _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(high, first, low0), second, low1)
         });
-        let value = _mm512_cvtepi32_ps(sums_of_parts(whole));
+        let mut whole = sums_of_parts(whole);
+        if let Some(offset) = W::OFFSET {
+            // What the stored numbers are too large by times the sum of the block is the same for all rows.
+            let shift = _mm_cvtsi32_si128(offset.trailing_zeros() as i32);
+            whole = _mm512_sub_epi32(whole, _mm512_sll_epi32(block_sum, shift));
+        }
+        let value = _mm512_cvtepi32_ps(whole);
         let mut sum = _mm512_fmadd_ps(_mm512_mul_ps(d, scale), value, sums[t]);
         if W::OFFSET.is_none() {
             sum = _mm512_fmadd_ps(m, total, sum);
