@@ -56,7 +56,9 @@ fn case(ty: TensorType, tokens: usize) -> Case {
         threads: 1,
         cache_type: CacheType::F32,
     };
-    let executable = device.compile(&program, &weights, limits).expect("compiles");
+    let executable = device
+        .compile(&program, &weights, limits)
+        .expect("compiles");
     let mut case = Case {
         executable,
         ids: (0..tokens as u32).collect(),
@@ -79,13 +81,17 @@ fn step(case: &mut Case) {
         wanted: &case.ids,
         marks: false,
     };
-    case.executable.step(&step, &mut case.out).expect("a good step");
+    case.executable
+        .step(&step, &mut case.out)
+        .expect("a good step");
 }
 
 /// What a count may be at most, in thousands.
 fn at_most(thousands: u64) -> LibraryBenchmarkConfig {
     let mut callgrind = Callgrind::with_args(["--cache-sim=no"]);
-    callgrind.hard_limits([(EventKind::Ir, thousands * 1000)]).fail_fast(false);
+    callgrind
+        .hard_limits([(EventKind::Ir, thousands * 1000)])
+        .fail_fast(false);
     let mut config = LibraryBenchmarkConfig::default();
     config.tool(callgrind);
     config
@@ -106,17 +112,17 @@ macro_rules! kernels {
 }
 
 kernels! {
-    q8_0_one_token: Q8_0, 1, 1;
-    q8_0_many_tokens: Q8_0, MANY, 1;
-    q4_1_one_token: Q4_1, 1, 1;
-    q4_1_many_tokens: Q4_1, MANY, 1;
-    q5_0_one_token: Q5_0, 1, 1;
-    q5_0_many_tokens: Q5_0, MANY, 1;
-    q4_k_one_token: Q4_K, 1, 1;
-    q4_k_many_tokens: Q4_K, MANY, 1;
-    q6_k_one_token: Q6_K, 1, 1;
-    q6_k_many_tokens: Q6_K, MANY, 1;
-    f16_one_token: F16, 1, 1;
+    q8_0_one_token: Q8_0, 1, 96;
+    q8_0_many_tokens: Q8_0, MANY, 2383;
+    q4_1_one_token: Q4_1, 1, 101;
+    q4_1_many_tokens: Q4_1, MANY, 2197;
+    q5_0_one_token: Q5_0, 1, 124;
+    q5_0_many_tokens: Q5_0, MANY, 2287;
+    q4_k_one_token: Q4_K, 1, 90;
+    q4_k_many_tokens: Q4_K, MANY, 2142;
+    q6_k_one_token: Q6_K, 1, 97;
+    q6_k_many_tokens: Q6_K, MANY, 2682;
+    f16_one_token: F16, 1, 59;
 }
 
 main!(library_benchmark_groups = kernels);
