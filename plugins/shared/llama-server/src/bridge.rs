@@ -242,10 +242,9 @@ impl Backend for Bridge {
 
 /// A failed start, as an error of the call that wanted it.
 pub(crate) fn start_error(path: &Path, error: &StartError) -> Error {
-    let code = match error {
-        // Mostly: a model that this build can't read.
-        StartError::Ended { .. } => ErrorCode::ModelUnusable,
-        _ => ErrorCode::Device,
+    let code = match error.is_of_the_model() {
+        true => ErrorCode::ModelUnusable,
+        false => ErrorCode::Device,
     };
     Error::new(code, format!("{}: {error}", path.display()))
 }

@@ -16,7 +16,8 @@ const LINE: u64 = 4096;
 /// Time between the request to end and the end by force.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A running child. It is stopped when this is dropped, and by the system when this process ends, however that comes about.
+/// A running child. It is stopped when this is dropped, and with all that it started when this process ends, however that
+/// comes about.
 #[derive(Debug)]
 pub(crate) struct Child {
     pid: Pid,
@@ -62,9 +63,15 @@ impl Child {
                 match child {
                     Ok(child) => {
                         let pid = Pid::from_child(&child);
+                        let guard = Guard::start(pid);
+                        if let Err(error) = &guard {
+                            tracing::warn!(
+                                "nothing watches over what process {pid} starts: {error}"
+                            );
+                        }
                         // The receiver waits for exactly this.
                         let _ = tell.send(Ok(pid));
-                        keeper.wait_for_end(pid, child);
+                        keeper.wait_for_end(pid, child, guard.ok());
                     }
                     Err(error) => {
                         let _ = tell.send(Err(error));
@@ -146,13 +153,16 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn wait_for_end(&self, pid: Pid, mut child: std::process::Child) {
+    fn wait_for_end(&self, pid: Pid, mut child: std::process::Child, guard: Option<Guard>) {
         // First without taking the end: until the lock is held, signals may be sent to this number.
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
         while matches!(
             waitid(WaitId::Pid(pid), options),
             Err(rustix::io::Errno::INTR)
         ) {}
+        // What it started and left behind, while the number of the group can't be another's. Mostly there is nothing.
+        let _ = kill_process_group(pid, Signal::KILL);
+        drop(guard);
         let mut state = self.lock();
         state.ended = Some(child.wait().unwrap_or_default());
         self.changed.notify_all();
@@ -239,6 +249,44 @@ fn signal_name(signal: i32) -> Option<&'static str> {
     Some(name)
 }
 
+/// A small process that ends a group of processes when this process ends: the system ends only the child itself with its
+/// parent, not what a child that is a script has started.
+#[derive(Debug)]
+struct Guard {
+    shell: std::process::Child,
+    /// Closed by the system when this process ends, which the guard sees.
+    _open: std::io::PipeWriter,
+}
+
+impl Guard {
+    fn start(group: Pid) -> std::io::Result<Self> {
+        let (end, open) = std::io::pipe()?;
+        let shell = Command::new("/bin/sh")
+            .args([
+                "-c",
+                "trap '' HUP INT TERM; read -r line; kill -s KILL -- \"-$0\"",
+            ])
+            .arg(group.as_raw_nonzero().to_string())
+            .env_clear()
+            .current_dir("/")
+            .stdin(end)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()?;
+        Ok(Self { shell, _open: open })
+    }
+}
+
+impl Drop for Guard {
+    /// Dismisses it: the group has ended.
+    fn drop(&mut self) {
+        // An error says that it has ended already.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
 /// Has the system end the child when the thread that starts it ends.
 #[cfg(target_os = "linux")]
 fn end_with_parent(command: &mut Command) {
@@ -256,7 +304,7 @@ fn end_with_parent(command: &mut Command) {
     unsafe { command.pre_exec(ask) };
 }
 
-/// Elsewhere the system can't be asked: the child is stopped when its [`Child`] is dropped, and left behind when this process is killed.
+/// Elsewhere the system can't be asked: the child is stopped when its [`Child`] is dropped, and by its [`Guard`] when this process is killed.
 #[cfg(not(target_os = "linux"))]
 fn end_with_parent(_: &mut Command) {}
 
@@ -311,6 +359,77 @@ mod tests {
         let shared = child.shared.clone();
         drop(child);
         assert!(shared.lock().ended.is_some());
+    }
+
+    fn lives(pid: u32) -> bool {
+        let listed = Command::new("ps")
+            .args(["-o", "stat=", "-p", &pid.to_string()])
+            .output()
+            .unwrap();
+        let state = String::from_utf8_lossy(&listed.stdout).trim().to_owned();
+        !state.is_empty() && !state.starts_with('Z')
+    }
+
+    fn ends(pid: u32) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < LONG {
+            if !lives(pid) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        false
+    }
+
+    /// The process that a script started and waits for.
+    fn started_by(note: &std::path::Path) -> u32 {
+        let start = Instant::now();
+        loop {
+            let noted = std::fs::read_to_string(note).unwrap_or_default();
+            if let Some(line) = noted.strip_suffix('\n') {
+                return line.parse().unwrap();
+            }
+            assert!(start.elapsed() < LONG, "nothing was started");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// This test is its own host too, told by a variable where its script shall note what it started.
+    #[test]
+    fn what_a_script_started_ends_with_a_host_that_is_killed() {
+        const NOTE: &str = "BACKPLANE_TEST_GUARD_NOTE";
+        if let Some(note) = std::env::var_os(NOTE) {
+            let note = note.into_string().unwrap();
+            let child = shell(&format!("sleep 60 & echo $! > '{note}'; wait"));
+            child.ended_within(LONG * 2);
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("note");
+        let mut host = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child::tests::what_a_script_started_ends_with_a_host_that_is_killed",
+            ])
+            .env(NOTE, &note)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let started = started_by(&note);
+        let was_there = lives(started);
+        host.kill().unwrap();
+        host.wait().unwrap();
+        assert!(was_there && ends(started));
+    }
+
+    #[test]
+    fn what_a_script_left_behind_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let note = folder.path().join("note");
+        let child = shell(&format!("sleep 60 & echo $! > '{}'", note.display()));
+        assert!(child.ended_within(LONG).is_some());
+        assert!(ends(started_by(&note)));
     }
 
     #[test]

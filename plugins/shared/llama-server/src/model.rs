@@ -59,7 +59,8 @@ impl Model {
         options: Options,
         server: Server,
     ) -> Result<Self> {
-        info.loaded_context = u64::from(server.context());
+        // The server rounds a small context up, and holds a longer one than it was asked for.
+        info.loaded_context = u64::from(server.context().min(options.context));
         if let Some(template) = server.properties()["chat_template"].as_str() {
             // What the server falls back to where the file has none is not the model's.
             if info.chat_template.is_some() {
@@ -291,6 +292,7 @@ impl Model {
         body.insert("n_predict".into(), within.unwrap_or(room).into());
         heard.logprobs = options.logprobs.map(|count| count as usize);
         heard.stop_tokens.clone_from(&options.stop_tokens);
+        heard.special.clone_from(&self.special);
         heard.stops = Stops::new(options.stop.clone());
         let result = self.call(&stop, |client, stop| {
             native::completion(client, body, stop, &mut |chunk| {
@@ -387,6 +389,14 @@ impl Drop for InFlight<'_> {
     }
 }
 
+/// A token as the server told of it; see [`Chunk::Token`].
+struct Told {
+    token: Option<u32>,
+    text: String,
+    count: u64,
+    logprobs: Vec<(u32, String, f32)>,
+}
+
 /// What came of a stream so far.
 #[derive(Default)]
 struct Heard {
@@ -397,6 +407,10 @@ struct Heard {
     read: Option<u64>,
     logprobs: Option<usize>,
     stop_tokens: Vec<u32>,
+    /// Tokens that a text is written without, sorted: the end tokens are among them.
+    special: Vec<u32>,
+    /// A token that is the end token if the end is the next thing heard, and so is not told yet.
+    perhaps_end: Option<Told>,
     stopped_at_token: bool,
     stops: Stops,
     stop_string: Option<String>,
@@ -420,7 +434,15 @@ impl Heard {
                 text,
                 count,
                 logprobs,
-            } => self.token(token, &text, count, &logprobs, prompt_tokens, sink),
+            } => {
+                let told = Told {
+                    token,
+                    text,
+                    count,
+                    logprobs,
+                };
+                self.token_or_end(told, prompt_tokens, sink)
+            }
             Chunk::End(end) => self.ended(end, prompt_tokens, sink),
         };
         if control == Control::Stop {
@@ -433,15 +455,37 @@ impl Heard {
         }
     }
 
-    fn token(
-        &mut self,
-        token: Option<u32>,
-        text: &str,
-        count: u64,
-        logprobs: &[(u32, String, f32)],
-        prompt_tokens: u64,
-        sink: &mut dyn Sink,
-    ) -> Control {
+    /// Takes a token, and keeps it until the next chunk where it may be the end token: the server tells of that one too,
+    /// mostly without a text, and only afterwards that it was the end.
+    fn token_or_end(&mut self, told: Told, prompt_tokens: u64, sink: &mut dyn Sink) -> Control {
+        let control = self.no_end(prompt_tokens, sink);
+        if control == Control::Stop || self.stop_string.is_some() {
+            return control;
+        }
+        let is = |tokens: &[u32]| told.token.is_some_and(|token| tokens.contains(&token));
+        if (told.text.is_empty() || is(&self.special)) && !is(&self.stop_tokens) {
+            self.perhaps_end = Some(told);
+            return Control::Continue;
+        }
+        self.token(&told, prompt_tokens, sink)
+    }
+
+    /// Tells of the token that might have been the end token, and was not.
+    fn no_end(&mut self, prompt_tokens: u64, sink: &mut dyn Sink) -> Control {
+        match self.perhaps_end.take() {
+            Some(told) => self.token(&told, prompt_tokens, sink),
+            None => Control::Continue,
+        }
+    }
+
+    fn token(&mut self, told: &Told, prompt_tokens: u64, sink: &mut dyn Sink) -> Control {
+        let Told {
+            token,
+            text,
+            count,
+            logprobs,
+        } = told;
+        let (token, count) = (*token, *count);
         let control = self.held_back(count.saturating_sub(1), prompt_tokens, sink);
         if control == Control::Stop {
             return control;
@@ -507,8 +551,14 @@ impl Heard {
 
     fn ended(&mut self, end: End, prompt_tokens: u64, sink: &mut dyn Sink) -> Control {
         let own = u64::from(end.stop_type == "eos");
-        let mut control = self.held_back(end.count.saturating_sub(own), prompt_tokens, sink);
-        if control == Control::Continue {
+        let mut control = match self.perhaps_end.take() {
+            Some(told) if own == 0 => self.token(&told, prompt_tokens, sink),
+            _ => Control::Continue,
+        };
+        if control == Control::Continue && self.stop_string.is_none() {
+            control = self.held_back(end.count.saturating_sub(own), prompt_tokens, sink);
+        }
+        if control == Control::Continue && self.stop_string.is_none() {
             let (mut text, stop_string) = self.stops.push(&end.text);
             self.stop_string = stop_string;
             if self.stop_string.is_none() {

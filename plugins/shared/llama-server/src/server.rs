@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Time between two questions whether it is ready.
 const ASK_EVERY: Duration = Duration::from_millis(100);
+/// Time for one answer whether it is ready: a server that does not answer, being stopped or hung, is asked anew.
+const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// Starts, each with a new port, where the server ends before it is ready: another program may have taken the port.
 const TRIES: usize = 3;
 
@@ -52,8 +54,10 @@ pub enum StartError {
         cause: std::io::Error,
     },
     /// It ended before it was ready, every time.
-    #[error("llama-server {how} before it was ready{}", line.as_ref().map(|line| format!(": {line}")).unwrap_or_default())]
+    #[error("{program} {how} before it was ready{}", line.as_ref().map(|line| format!(": {line}")).unwrap_or_default())]
     Ended {
+        /// The program.
+        program: String,
         /// How.
         how: String,
         /// What it said.
@@ -70,6 +74,25 @@ pub enum StartError {
     /// What answers on its port is something else, or the server is of another kind than known.
     #[error("llama-server: {0}")]
     Strange(String),
+}
+
+impl StartError {
+    /// Whether the server says that it can't read the model, rather than that it can't run here.
+    #[must_use]
+    pub fn is_of_the_model(&self) -> bool {
+        match self {
+            Self::Ended {
+                line: Some(line), ..
+            } => {
+                let line = line.to_lowercase();
+                line.contains("error loading model")
+                    && !["memory", "alloc", "device", "buffer"]
+                        .iter()
+                        .any(|word| line.contains(word))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// A running server that is ready.
@@ -94,9 +117,9 @@ impl Server {
         let mut tries = 1;
         loop {
             match Self::start_once(options) {
-                Err(StartError::Ended { how, line }) if tries < TRIES => {
+                Err(StartError::Ended { program, how, line }) if tries < TRIES => {
                     tracing::info!(
-                        "llama-server {how} before it was ready ({}): starting it again",
+                        "{program} {how} before it was ready ({}): starting it again",
                         line.unwrap_or_default()
                     );
                     tries += 1;
@@ -119,10 +142,17 @@ impl Server {
         let client = Client::new(address, key.expose().to_owned()).map_err(spawn)?;
         let child = Child::start(command(options, address, &key), "llama-server").map_err(spawn)?;
         tracing::info!("llama-server started: process {}, {address}", child.id());
-        wait_until_ready(&child, &client, options.ready_within)?;
-        let properties = client
-            .get("/props", &|| false)
-            .map_err(|error| StartError::Strange(error.to_string()))?;
+        let start = Instant::now();
+        let over = || start.elapsed() >= options.ready_within;
+        let program = options.program.display().to_string();
+        wait_until_ready(&child, &client, program, &over).map_err(|error| match error {
+            Some(error) => error,
+            None => given_up(&child, options.ready_within),
+        })?;
+        let properties = client.get("/props", &over).map_err(|error| match error {
+            HttpError::Stopped => given_up(&child, options.ready_within),
+            error => StartError::Strange(error.to_string()),
+        })?;
         if !is_model(&properties, &options.model) {
             let found = properties["model_path"].to_string();
             return Err(StartError::Strange(format!(
@@ -250,32 +280,44 @@ fn fresh_key() -> Key {
     Key::of_numbers([0, 1, 2, 3].map(piece))
 }
 
-fn wait_until_ready(child: &Child, client: &Client, limit: Duration) -> Result<(), StartError> {
-    let start = Instant::now();
+/// Waits until it is ready; the error is `None` where the time is over.
+fn wait_until_ready(
+    child: &Child,
+    client: &Client,
+    program: String,
+    over: &dyn Fn() -> bool,
+) -> Result<(), Option<StartError>> {
     loop {
         if let Some(how) = child.ended_within(Duration::ZERO) {
             let line = child.telling_line();
-            return Err(StartError::Ended { how, line });
+            return Err(Some(StartError::Ended { program, how, line }));
         }
-        let over = || start.elapsed() >= limit;
+        let asked = Instant::now();
         match client.get("/health", &|| {
-            over() || child.ended_within(Duration::ZERO).is_some()
+            over()
+                || asked.elapsed() >= ANSWER_WITHIN
+                || child.ended_within(Duration::ZERO).is_some()
         }) {
             Ok(_) => return Ok(()),
             Err(error @ HttpError::Answer(_)) => {
-                return Err(StartError::Strange(error.to_string()));
+                return Err(Some(StartError::Strange(error.to_string())));
             }
             Err(_) => {}
         }
         if over() {
-            let line = child.telling_line();
-            child.stop();
-            let seconds = limit.as_secs();
-            return Err(StartError::TimedOut { seconds, line });
+            return Err(None);
         }
         // Wakes at once when the server ends.
         child.ended_within(ASK_EVERY);
     }
+}
+
+/// Stops a server that was not ready in time.
+fn given_up(child: &Child, limit: Duration) -> StartError {
+    let line = child.telling_line();
+    child.stop();
+    let seconds = limit.as_secs();
+    StartError::TimedOut { seconds, line }
 }
 
 /// Whether the server says that it has this model, as far as it says so.

@@ -5,8 +5,8 @@ use backplane_llama_server::server::{Options, Server, StartError};
 use backplane_llama_server::{Bridge, Flavour, native};
 use backplane_plugin_api::sdk::{Backend, TextModel};
 use backplane_plugin_api::types::{
-    Control, Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions,
-    Prompt, Sampling,
+    Completion, Control, Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest,
+    LoadOptions, Prompt, Sampling,
 };
 use serde_json::{Value, json};
 use std::ops::ControlFlow;
@@ -124,10 +124,13 @@ fn one_that_ends_at_once_is_tried_three_times_and_quoted() {
             log.display()
         ),
     );
-    let error = Server::start(&options(program)).unwrap_err();
+    let error = Server::start(&options(program.clone())).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "llama-server ended with exit status 3 before it was ready: error: no such model"
+        format!(
+            "{} ended with exit status 3 before it was ready: error: no such model",
+            program.display()
+        )
     );
     let starts = std::fs::read_to_string(log).unwrap();
     let port = |line: &str| {
@@ -206,6 +209,25 @@ fn one_that_hangs_is_given_up_once_and_killed() {
     let pids: Vec<u32> = starts.lines().map(|line| line.parse().unwrap()).collect();
     assert_eq!(pids.len(), 1);
     assert!(!lives(pids[0]));
+}
+
+#[test]
+fn one_that_is_stopped_by_a_signal_is_given_up_in_time() {
+    let folder = tempfile::tempdir().unwrap();
+    // Takes connections, and never answers: the kernel does so for a process that is stopped.
+    let holder = folder.path().join("holder.py");
+    std::fs::write(
+        &holder,
+        "import os, signal, socket, sys\ns = socket.socket()\n\
+         s.bind(('127.0.0.1', int(sys.argv[sys.argv.index('--port') + 1])))\ns.listen()\n\
+         print('stopped', flush=True)\nos.kill(os.getpid(), signal.SIGSTOP)\n",
+    )
+    .unwrap();
+    let text = format!("exec python3 {} \"$@\"", holder.display());
+    let mut options = options(script(folder.path(), &text));
+    options.ready_within = Duration::from_secs(3);
+    let error = Server::start(&options).unwrap_err();
+    assert!(matches!(error, StartError::TimedOut { .. }), "{error}");
 }
 
 fn bridge(server: &Path) -> Bridge {
@@ -339,6 +361,95 @@ fn a_model_that_the_server_cannot_read_is_unusable() {
         "{error}"
     );
     assert_eq!(error.message.lines().count(), 1);
+}
+
+#[test]
+fn a_server_that_cannot_run_is_no_fault_of_the_model() {
+    let folder = tempfile::tempdir().unwrap();
+    for line in [
+        "error: no device of that name",
+        "llama_model_load: error loading model: unable to allocate Vulkan0 buffer",
+    ] {
+        let program = script(folder.path(), &format!("echo '{line}' >&2; exit 1"));
+        let refused = bridge(&program).load(&smollm2(), &LoadOptions::default());
+        let error = refused.err().unwrap();
+        assert_eq!(error.code, ErrorCode::Device, "{error}");
+        let named = error.message.contains(program.to_str().unwrap());
+        assert!(named && error.message.ends_with(line), "{error}");
+    }
+}
+
+/// The tokens told, and how it ended.
+fn generate(model: &dyn TextModel, request: &GenerateRequest) -> (Vec<Option<u32>>, Completion) {
+    let mut told = vec![];
+    let done = model.generate(request, &mut |event: Event<'_>| {
+        if let Event::Token { token, .. } = event {
+            told.push(token);
+        }
+        Control::Continue
+    });
+    (told, done.unwrap())
+}
+
+#[test]
+fn a_context_that_the_server_rounds_up_is_kept() {
+    let model = load(64);
+    assert_eq!(model.info().loaded_context, 64);
+    let (told, done) = generate(&*model, &request("Once upon a time", None));
+    assert_eq!(done.finish_reason, FinishReason::ContextFull);
+    assert_eq!(done.prompt_tokens + done.completion_tokens, 64);
+    assert_eq!(told.len() as u64, done.completion_tokens);
+    // More than there is room for is asked for in vain.
+    let (_, done) = generate(&*model, &request("Once upon a time", Some(200)));
+    assert_eq!(done.finish_reason, FinishReason::ContextFull);
+    assert_eq!(done.prompt_tokens + done.completion_tokens, 64);
+    let long = "stone ".repeat(80);
+    let length = model.tokenize(&long, true, false).unwrap().len();
+    assert!((64..256).contains(&length), "{length}");
+    let error = model
+        .generate(&request(&long, Some(1)), &mut |_: Event<'_>| {
+            Control::Continue
+        })
+        .unwrap_err();
+    assert_eq!(error.code, ErrorCode::ContextOverflow);
+    assert!(
+        error.message.contains(&format!("{length} tokens")) && error.message.contains("context 64"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_end_token_is_neither_told_nor_counted() {
+    const END: u32 = 2;
+    let model = load(256);
+    let asked = "<|im_start|>user\nSay: hi<|im_end|>\n<|im_start|>assistant\n";
+    let mut asked = request(asked, Some(60));
+    if let Prompt::Text { special, .. } = &mut asked.prompt {
+        *special = true;
+    }
+    asked.options.ignore_end = false;
+    asked.options.logprobs = Some(1);
+    let (told, done) = generate(&*model, &asked);
+    assert_eq!(done.finish_reason, FinishReason::Stop);
+    assert!(!told.is_empty() && !told.contains(&Some(END)), "{told:?}");
+    assert_eq!(told.len() as u64, done.completion_tokens);
+    // A reply that ends at once, also where one token was asked for.
+    asked.options.sampling.logit_bias = vec![(END, 100.0)];
+    for most in [1, 60] {
+        asked.options.max_tokens = Some(most);
+        let (told, done) = generate(&*model, &asked);
+        assert_eq!(done.finish_reason, FinishReason::Stop, "of {most}");
+        assert_eq!((told.len(), done.completion_tokens), (0, 0), "of {most}");
+    }
+    // A special token that is no end is told: <|im_start|>.
+    asked.options.sampling.logit_bias = vec![(1, 100.0)];
+    asked.options.max_tokens = Some(3);
+    let (told, done) = generate(&*model, &asked);
+    assert_eq!(told, [Some(1); 3]);
+    assert_eq!(
+        (done.finish_reason, done.completion_tokens),
+        (FinishReason::Length, 3)
+    );
 }
 
 #[test]
