@@ -145,6 +145,8 @@ pub struct Manifest {
     /// Folders searched for modules, in order.
     #[serde(serialize_with = "crate::lossy::list")]
     pub directories: Vec<PathBuf>,
+    /// Whether the manifest itself names them: one that is missing is then warned of.
+    pub directories_named: bool,
     /// Names in order of preference; `*` is any other.
     pub order: Vec<String>,
     /// What happens when a preferred backend can't be used.
@@ -163,6 +165,7 @@ impl Manifest {
         Self {
             source,
             directories,
+            directories_named: false,
             order: DEFAULT_ORDER.iter().map(|&name| name.to_owned()).collect(),
             fallback: Fallback::default(),
             discover: true,

@@ -224,7 +224,7 @@ impl Losses {
         let (missing, there): (Vec<_>, Vec<_>) = trace
             .candidates
             .iter()
-            .partition(|candidate| candidate.verdict.state == VerdictState::Absent);
+            .partition(|candidate| is_missing(candidate));
         let mut why: Vec<String> = there
             .iter()
             .map(|candidate| match candidate.verdict.is_available() {
@@ -251,6 +251,12 @@ impl Losses {
         };
         Failure::NoBackend(format!("no backend is available: {why}"))
     }
+}
+
+/// Whether there is no module of its name. One that was opened may call itself absent, with its own reason.
+fn is_missing(candidate: &CandidateTrace) -> bool {
+    let there = candidate.path.is_some() || candidate.version.is_some();
+    candidate.verdict.state == VerdictState::Absent && !there
 }
 
 /// Those that are there but can't be used: one of them may well be what takes the model.

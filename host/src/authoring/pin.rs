@@ -42,16 +42,31 @@ pub(crate) struct Pin {
     pub(crate) state: State,
 }
 
-/// The plugins of these names, or all that have a module file, with their hashes. Modules that the manifest says nothing of
-/// are asked for their names, by `stated`, in a child: the name of a file is not always the plugin's.
+/// A plugin whose module can't be opened, and so is not pinned unless somebody mends it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct LeftOut {
+    /// Its name.
+    pub(crate) name: String,
+    /// Why, in one line.
+    pub(crate) why: String,
+}
+
+/// What a module states to a child: its name, or why it can't be opened. `None` where there is no child to ask.
+pub(crate) type Stated = Option<std::result::Result<String, String>>;
+
+/// The plugins of these names, or all that have a module file, with their hashes, and those that are left out. Modules are
+/// asked for their names, by `stated`, in a child: the name of a file is not always the plugin's. For a mere `check` only
+/// those are asked that the manifest says nothing of.
 ///
 /// # Errors
-/// No plugin has one of the names, or no module file; a file can't be read; a module's name is not that of its file.
+/// No plugin has one of the names, or no module file; a file can't be read; a module's name is not that of its file; one
+/// that was named can't be opened.
 pub(crate) fn pins(
     manifest: &Manifest,
     names: &[String],
-    stated: impl Fn(&Path) -> Option<String>,
-) -> Result<Vec<Pin>> {
+    check: bool,
+    stated: impl Fn(&Path) -> Stated,
+) -> Result<(Vec<Pin>, Vec<LeftOut>)> {
     let found = discover(manifest);
     let mut wanted: Vec<String> = Vec::new();
     for name in names.iter().map(|name| normal_name(name)) {
@@ -66,7 +81,7 @@ pub(crate) fn pins(
             }
         }
     }
-    let mut pins = Vec::new();
+    let (mut pins, mut left_out) = (Vec::new(), Vec::new());
     for name in wanted {
         let Some(one) = found.iter().find(|one| one.name == name) else {
             let known = found
@@ -87,8 +102,20 @@ pub(crate) fn pins(
             return Err(Error::usage(format!("{name}: {why}"), action));
         };
         let entry = manifest.plugin(&name);
+        let sha256 = sha256_hex(&path).map_err(|error| Error::file(&path, &error))?;
+        let asked = (entry.is_none() || !check).then(|| stated(&path)).flatten();
+        if let (Some(Err(why)), false) = (&asked, check) {
+            if names.is_empty() {
+                let why = why.clone();
+                left_out.push(LeftOut { name, why });
+                continue;
+            }
+            let message = format!("{name} is not pinned, its module can't be opened: {why}");
+            return Err(Error::usage(message, "build or install the module again"));
+        }
         if entry.is_none()
-            && let Some(own) = stated(&path).map(|own| normal_name(&own))
+            && let Some(Ok(own)) = asked
+            && let own = normal_name(&own)
             && own != name
         {
             let message = format!(
@@ -98,7 +125,6 @@ pub(crate) fn pins(
             let action = format!("name the file by `path` in [plugin.{own}], and pin `{own}`");
             return Err(Error::usage(message, action));
         }
-        let sha256 = sha256_hex(&path).map_err(|error| Error::file(&path, &error))?;
         let pinned = entry.and_then(|entry| entry.sha256.clone());
         let state = match &pinned {
             None => State::Unpinned,
@@ -113,13 +139,12 @@ pub(crate) fn pins(
             state,
         });
     }
-    Ok(pins)
+    Ok((pins, left_out))
 }
 
 /// The name that a module states to a child.
-pub(crate) fn stated(program: &Path, module: &Path) -> Option<String> {
-    let asked = validate::ask(module, program);
-    asked.ok().map(|asked| asked.opened.name)
+pub(crate) fn stated(program: &Path, module: &Path) -> std::result::Result<String, String> {
+    validate::ask(module, program).map(|asked| asked.opened.name)
 }
 
 /// Writes those pins that are not in the manifest as they are. The file is replaced at once or not at all; a link to it
@@ -345,6 +370,40 @@ fn merged(old: &str, new: &str, sha256: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_module_that_can_not_be_opened_is_left_out_unless_it_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        for file in ["cpu.so", "whole.so"] {
+            std::fs::write(root.path().join(file), file).unwrap();
+        }
+        let text = "directories = [\".\"]\n[plugin.cpu]\n";
+        let manifest = root.path().join("plugins.toml");
+        let manifest = Manifest::parse(text, &manifest, Source::Named).unwrap();
+        let stated = |module: &Path| {
+            let whole = module.ends_with("whole.so");
+            Some(if whole {
+                Ok("whole".to_owned())
+            } else {
+                Err("broken".to_owned())
+            })
+        };
+        let (pinned, left_out) = pins(&manifest, &[], false, stated).unwrap();
+        let names: Vec<&str> = pinned.iter().map(|pin| pin.name.as_str()).collect();
+        assert_eq!(names, ["whole"]);
+        assert_eq!(
+            (left_out[0].name.as_str(), left_out[0].why.as_str()),
+            ("cpu", "broken")
+        );
+        let error = pins(&manifest, &["cpu".to_owned()], false, stated).unwrap_err();
+        assert!(
+            error.line().contains("can't be opened: broken"),
+            "{}",
+            error.line()
+        );
+        let (compared, _) = pins(&manifest, &[], true, stated).unwrap();
+        assert_eq!(compared.len(), 2, "to compare, nothing is opened");
+    }
 
     const HASH: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 

@@ -328,6 +328,23 @@ fn filled(text: &str, name: &str) -> String {
 /// # Errors
 /// There is something, or a file can't be written.
 pub(crate) fn write(folder: &Path, files: &[(String, String)]) -> Result<()> {
+    check_folder(folder)?;
+    for (path, text) in files {
+        let path = folder.join(path);
+        let parent = path.parent().unwrap_or(folder);
+        fs::create_dir_all(parent).map_err(|error| Error::file(parent, &error))?;
+        fs::File::create_new(&path)
+            .and_then(|mut file| file.write_all(text.as_bytes()))
+            .map_err(|error| Error::file(&path, &error))?;
+    }
+    Ok(())
+}
+
+/// Whether a project can be written into a folder.
+///
+/// # Errors
+/// There is something.
+pub(crate) fn check_folder(folder: &Path) -> Result<()> {
     match fs::read_dir(folder) {
         Ok(mut entries) => {
             if entries.next().is_some() {
@@ -347,14 +364,6 @@ pub(crate) fn write(folder: &Path, files: &[(String, String)]) -> Result<()> {
         }
         Err(error) if error.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(Error::file(folder, &error)),
-    }
-    for (path, text) in files {
-        let path = folder.join(path);
-        let parent = path.parent().unwrap_or(folder);
-        fs::create_dir_all(parent).map_err(|error| Error::file(parent, &error))?;
-        fs::File::create_new(&path)
-            .and_then(|mut file| file.write_all(text.as_bytes()))
-            .map_err(|error| Error::file(&path, &error))?;
     }
     Ok(())
 }

@@ -137,7 +137,11 @@ fn found(registry: &Registry) -> Result<(Vec<Found>, Vec<String>)> {
             }
         };
         if devices.is_empty() {
-            silent.push(format!("{}: {}", plugin.name, candidate.verdict.message));
+            let verdict = &candidate.verdict;
+            silent.push(match verdict.is_available() {
+                true => format!("{}: {}", plugin.name, verdict.message),
+                false => format!("{}: {}: {}", plugin.name, verdict.state, verdict.message),
+            });
         }
         for device in devices {
             let known = Known {

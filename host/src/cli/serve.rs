@@ -38,5 +38,6 @@ pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
     } else {
         output::line(&output::visible(&reloaded.to_string()))?;
     }
-    Ok(ExitCode::SUCCESS)
+    // The answer stands; a script learns from the code that something was refused.
+    Ok(ExitCode::from(if reloaded.has_refused() { 5 } else { 0 }))
 }

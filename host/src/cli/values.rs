@@ -1,8 +1,9 @@
 //! Values of options and settings, each with its range: one clear line where one is wrong.
 
-use crate::manifest::Isolation;
+use crate::manifest::{Isolation, Limit};
 use backplane_plugin_api::capability::Pooling;
 use std::fmt;
+use std::time::Duration;
 
 fn number(text: &str, expected: &str, valid: impl Fn(f32) -> bool) -> Result<f32, String> {
     text.parse::<f32>()
@@ -49,6 +50,20 @@ pub(crate) fn count(text: &str) -> Result<u32, String> {
         .ok()
         .filter(|value| *value > 0)
         .ok_or_else(|| format!("expected a whole number from 1 to {}", u32::MAX))
+}
+
+/// Seconds, or a time as manifests write it, from 1 ms to a week.
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
+    let seconds = text.bytes().all(|byte| byte.is_ascii_digit());
+    let limit = if seconds {
+        Limit::parse(&format!("{text}s"))
+    } else {
+        Limit::parse(text)
+    };
+    limit.and_then(|limit| limit.0).ok_or_else(|| {
+        "expected whole seconds from 1, or a time such as \"2s\", \"500ms\" or \"10m\", up to a week"
+            .to_owned()
+    })
 }
 
 /// A whole number of 64 bits.
@@ -164,6 +179,11 @@ mod tests {
         assert!(isolation("Process").is_err_and(|message| message.contains("in-process, process")));
         assert_eq!(probability("1"), Ok(1.0));
         assert!(probability("1.01").is_err() && penalty("0").is_err() && count("0").is_err());
+        assert_eq!(time("2"), time("2s"));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        for wrong in ["", "0", "-1", "off", "2x", "8d"] {
+            assert!(time(wrong).is_err_and(|message| message.contains("\"2s\"")));
+        }
         assert_eq!(tokens("1,2 3"), Ok(Tokens(vec![1, 2, 3])));
         assert!(tokens("1,x").is_err_and(|message| message.contains("\"x\"")));
         assert!(tokens(",").is_err());

@@ -8,6 +8,7 @@ use crate::nearest::suggestion;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -30,6 +31,10 @@ const PLUGIN_KEYS: &[&str] = &[
 ];
 /// Longest context that is taken for meant, in tokens.
 const MOST_CONTEXT: i64 = 1 << 27;
+/// Shortest limit of time that is taken for meant.
+const LEAST_TIME: Duration = Duration::from_millis(100);
+/// Least limit of memory that is taken for meant: an empty process holds some.
+const LEAST_MEMORY: Bytes = Bytes(16 << 20);
 
 type Value<'i> = Spanned<DeValue<'i>>;
 type Result<T> = std::result::Result<T, ManifestError>;
@@ -55,6 +60,7 @@ pub(super) fn parse(text: &str, path: &Path, source: Source) -> Result<Manifest>
     for (key, value) in in_order(table.get_ref()) {
         match key.get_ref().as_ref() {
             "directories" => {
+                manifest.directories_named = true;
                 manifest.directories = file
                     .strings("directories", value)?
                     .into_iter()
@@ -337,13 +343,23 @@ impl File<'_> {
         let expected =
             "a time such as \"60s\", \"500ms\", \"10m\" or \"1h\", up to a week, or \"off\"";
         let limit = value.get_ref().as_str().and_then(Limit::parse);
-        limit.ok_or_else(|| self.wrong_type(key, value, expected))
+        let limit = limit.ok_or_else(|| self.wrong_type(key, value, expected))?;
+        if limit.0.is_some_and(|limit| limit < LEAST_TIME) {
+            let message = format!("`{key}`: found {limit}, expected 100ms or longer");
+            return Err(self.error(value.span(), message, "a plugin that works would be ended"));
+        }
+        Ok(limit)
     }
 
     fn bytes(&self, key: &str, value: &Value<'_>) -> Result<Bytes> {
         let expected = "a size such as \"8GiB\" or \"512MiB\"";
         let bytes = value.get_ref().as_str().and_then(Bytes::parse);
-        bytes.ok_or_else(|| self.wrong_type(key, value, expected))
+        let bytes = bytes.ok_or_else(|| self.wrong_type(key, value, expected))?;
+        if bytes < LEAST_MEMORY {
+            let message = format!("`{key}`: found {bytes}, expected {LEAST_MEMORY} or more");
+            return Err(self.error(value.span(), message, "a plugin that works would be ended"));
+        }
+        Ok(bytes)
     }
 
     fn sha256(&self, key: &str, value: &Value<'_>) -> Result<String> {

@@ -103,7 +103,10 @@ fn an_empty_manifest_is_the_defaults() {
 #[test]
 fn the_manifest_of_the_repository_states_the_defaults() {
     let text = include_str!("../../../plugins.toml");
-    assert_eq!(parse(text).unwrap(), parse("").unwrap());
+    let mut defaults = parse("").unwrap();
+    assert!(!defaults.directories_named);
+    defaults.directories_named = true;
+    assert_eq!(parse(text).unwrap(), defaults);
 }
 
 #[test]
@@ -123,6 +126,18 @@ fn what_is_wrong_is_named_with_its_line() {
         expect![[
             r#"/etc/b/plugins.toml:2:23: `plugin.cpu.watchdog.answer`: found the number 60, expected a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off" (make it a time such as "60s", "500ms", "10m" or "1h", up to a week, or "off")"#
         ]],
+    );
+    refused(
+        "[plugin.cpu]\nwatchdog = \"99ms\"",
+        expect![
+            "/etc/b/plugins.toml:2:12: `plugin.cpu.watchdog`: found 99ms, expected 100ms or longer (a plugin that works would be ended)"
+        ],
+    );
+    refused(
+        "[plugin.cpu]\nmemory_limit = \"1KiB\"",
+        expect![
+            "/etc/b/plugins.toml:2:16: `plugin.cpu.memory_limit`: found 1KiB, expected 16MiB or more (a plugin that works would be ended)"
+        ],
     );
     refused(
         "[plugin.cpu]\nwatchdog = { answr = \"1s\" }",

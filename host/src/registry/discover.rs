@@ -44,7 +44,7 @@ pub(crate) fn discover(manifest: &Manifest) -> Vec<Found> {
         .map(real)
         .collect();
     for directory in &manifest.directories {
-        for path in modules(directory, manifest.source.path().is_some()) {
+        for path in modules(directory, manifest.directories_named) {
             let Some(name) = module_name(&path) else {
                 continue;
             };

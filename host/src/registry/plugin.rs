@@ -68,7 +68,12 @@ impl Plugin {
         self.backend.as_ref()
     }
 
-    fn unopened(name: String, kind: PluginKind, path: Option<PathBuf>, verdict: Verdict) -> Self {
+    pub(super) fn unopened(
+        name: String,
+        kind: PluginKind,
+        path: Option<PathBuf>,
+        verdict: Verdict,
+    ) -> Self {
         let (version, contract_version) = (None, None);
         Self {
             name,
@@ -166,7 +171,7 @@ impl Plugin {
         }));
         match asked {
             Ok((verdict, Ok(devices))) => {
-                self.verdict = verdict;
+                self.verdict = said_once(verdict);
                 self.devices = devices;
             }
             Ok((_, Err(error))) => {
@@ -195,6 +200,15 @@ impl std::fmt::Debug for Plugin {
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
+}
+
+/// A verdict whose message does not begin with its state, which is shown before it.
+fn said_once(mut verdict: Verdict) -> Verdict {
+    let state = format!("{}: ", verdict.state);
+    if let Some(rest) = verdict.message.strip_prefix(&state) {
+        verdict.message = rest.to_owned();
+    }
+    verdict
 }
 
 fn crashed(what: &str) -> Verdict {
@@ -466,5 +480,21 @@ fn open_here(found: &Found, path: &Path, manifest: &Manifest) -> Result<LoadedPl
             crate::loader::open_copy(&request, &copy.path(), services)
         }
         None => crate::loader::open(&request, services),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_is_said_once() {
+        let said = |message: &str| {
+            let verdict = Verdict::unavailable(VerdictState::NoDevice, message, "");
+            said_once(verdict).to_string()
+        };
+        let expected = "no device: /dev/kfd is missing";
+        assert_eq!(said(expected), expected);
+        assert_eq!(said("/dev/kfd is missing"), expected);
     }
 }

@@ -120,6 +120,14 @@ fn is_usable(plugin: &Plugin) -> bool {
     plugin.backend().is_some() && plugin.verdict.is_available()
 }
 
+impl Reloaded {
+    /// Whether any module was refused.
+    pub fn has_refused(&self) -> bool {
+        let mut changes = self.changes.iter();
+        changes.any(|change| change.change == Change::Refused)
+    }
+}
+
 impl Registry {
     /// Looks at the manifest, the directories and the modules again. What is new is opened. A module that changed (by its
     /// content; or its entry did) is opened beside the old one, in a worker, and takes its models over once it has shown for each of
@@ -310,14 +318,32 @@ fn try_model(
 
 /// Whether what was found now is what there is of an old plugin.
 fn stands_for(new: &Plugin, old: &Plugin) -> bool {
-    let of_its_file = new.path == old.path && !is_usable(new);
+    let of_its_file = new.path == old.path && !is_usable(new) && !is_other(new, old);
     new.name == old.name || of_its_file
+}
+
+/// Whether a file that held an old plugin now holds a whole one of another name, which the manifest does not forbid there.
+fn is_other(new: &Plugin, old: &Plugin) -> bool {
+    use VerdictState::{ArchitectureUnsupported, Available, NoDevice};
+    let told = new.version.is_some() && new.name != old.name && new.path.is_some();
+    let state = new.verdict.state;
+    let whole = [
+        Available,
+        VerdictState::Absent,
+        NoDevice,
+        ArchitectureUnsupported,
+    ];
+    told && new.path == old.path && whole.contains(&state)
 }
 
 /// What became of a plugin that is not usable any more.
 fn lost(old: &Plugin, opened: &[Plugin]) -> (Change, String) {
     let Some(now) = opened.iter().find(|new| stands_for(new, old)) else {
-        return (Change::Removed, "its module is gone".to_owned());
+        let other = opened.iter().find(|new| is_other(new, old));
+        let reason = other.map_or("its module is gone".to_owned(), |other| {
+            format!("its file now holds plugin `{}`", other.name)
+        });
+        return (Change::Removed, reason);
     };
     let Verdict { state, .. } = now.verdict;
     let meant = matches!(state, VerdictState::Disabled | VerdictState::Absent);
@@ -350,4 +376,33 @@ fn added(before: &[Plugin], opened: &[Plugin]) -> Vec<PluginChange> {
         models: Vec::new(),
     };
     opened.iter().filter(is_new).map(change).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(name: &str, version: Option<&str>, state: VerdictState) -> Plugin {
+        let verdict = Verdict::unavailable(state, "why", "");
+        let path = Some(PathBuf::from("plugins/cpu.so"));
+        let mut plugin = Plugin::unopened(name.to_owned(), PluginKind::Module, path, verdict);
+        plugin.version = version.map(str::to_owned);
+        plugin
+    }
+
+    #[test]
+    fn a_file_may_come_to_hold_another_plugin() {
+        let old = at("cpu", Some("0.1.0"), VerdictState::Available);
+        let lost = |new: Plugin| lost(&old, &[new]);
+        let other = lost(at("remote", Some("0.2.0"), VerdictState::Absent));
+        let reason = "its file now holds plugin `remote`".to_owned();
+        assert_eq!(other, (Change::Removed, reason));
+        // One that the manifest forbids there, or that can't be opened, is a refused build of the old one.
+        let forbidden = lost(at("remote", Some("0.2.0"), VerdictState::Misconfigured));
+        assert_eq!(forbidden.0, Change::Refused);
+        let broken = lost(at("cpu", None, VerdictState::Incompatible));
+        assert_eq!(broken.0, Change::Refused);
+        let own = lost(at("cpu", Some("0.2.0"), VerdictState::Absent));
+        assert_eq!(own, (Change::Removed, "absent: why".to_owned()));
+    }
 }

@@ -241,6 +241,15 @@ fn the_failure_says_whose_it_is() {
     expect![[r#"Model("a: architecture mamba")"#]].assert_eq(&failure(&[("a", "unsupported")]));
     expect![[r#"NoBackend("no backend is available: not installed: a")"#]]
         .assert_eq(&failure(&[("a", "absent")]));
+    // A module that was opened, and calls itself absent.
+    let mut list = candidates(&[("a", "absent"), ("b", "absent")]);
+    list[0].version = Some("0.1.0".to_owned());
+    let any = ["*".to_owned()];
+    let chosen = choose(list, &any, None, Fallback::Warn, None, |_| {
+        Attempt::<()>::OtherFormat
+    });
+    expect![[r#"NoBackend("no backend is available: `a`: absent: is absent (mend it); not installed: b")"#]]
+        .assert_eq(&format!("{:?}", chosen.1.unwrap_err()));
     expect![[r#"NoBackend("no available backend offers `check/1`, asked: `a`; `b`: misconfigured: is misconfigured (mend it)")"#]]
         .assert_eq(&failure(&[("a", "lacks"), ("b", "misconfigured")]));
     expect![[r#"Model("m.gguf: no such file or directory; no available backend that offers `check/1` takes this format; not offered by `a`, `c`")"#]]

@@ -2,7 +2,7 @@
 
 use super::errors::Problem;
 use super::models::Served;
-use super::{Options, openai, operator};
+use super::{Options, Tell, openai, operator};
 use crate::registry::Registry;
 use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
@@ -24,6 +24,8 @@ const BODY_TIME: Duration = Duration::from_secs(60);
 pub(super) struct App {
     pub(super) registry: Arc<Registry>,
     pub(super) options: Options,
+    /// Who is told.
+    pub(super) tell: Tell,
     pub(super) models: Vec<Served>,
     /// When it was started, in seconds since 1970.
     pub(super) started: u64,
@@ -36,7 +38,12 @@ pub(super) struct App {
 }
 
 impl App {
-    pub(super) fn new(registry: Arc<Registry>, options: Options, models: Vec<Served>) -> Self {
+    pub(super) fn new(
+        registry: Arc<Registry>,
+        options: Options,
+        models: Vec<Served>,
+        tell: Tell,
+    ) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
             registry,
@@ -46,6 +53,7 @@ impl App {
             stopping: watch::Sender::new(false),
             cut_off: AtomicBool::new(false),
             options,
+            tell,
         }
     }
 

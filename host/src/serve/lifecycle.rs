@@ -32,7 +32,7 @@ pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Resu
         .map_err(|error| {
             Error::usage(format!("no threads to serve with: {}", plain(&error)), "")
         })?;
-    let app = Arc::new(App::new(registry, options, models));
+    let app = Arc::new(App::new(registry, options, models, tell.clone()));
     let result = runtime.block_on(serve(app.clone(), tell));
     // Calls that don't end must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));

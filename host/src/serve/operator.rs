@@ -74,6 +74,9 @@ pub(super) async fn reload(State(app): Shared, request: Request) -> Answer {
             .registry
             .reload()
             .map_err(|error| Problem::from(&error))?;
+        if !reloaded.changes.is_empty() {
+            (app.tell)(Notice::Note(reloaded.to_string()));
+        }
         let answer = serde_json::to_value(&reloaded);
         let answer = answer.map_err(|error| Problem::internal(error.to_string()))?;
         Ok(json(StatusCode::OK, &answer))

@@ -5,6 +5,7 @@ use super::process::{self, Process};
 use super::watch::{Watch, Watched};
 use super::{Spec, frame};
 use crate::loader::TracingServices;
+use crate::worker::limits::{self, ENDED};
 use backplane_plugin_api::import::HostServices;
 use backplane_plugin_api::types::{Error, ErrorCode, Verdict, VerdictState};
 use std::collections::HashMap;
@@ -413,7 +414,7 @@ impl Shared {
             let each = waiting.values_mut().map(|waiting| &mut waiting.watched);
             if let Some(why) = watch.pass(now - before, each) {
                 drop(calls);
-                let how = self.stop(|process| process.end_now(format!("was ended: {why}")));
+                let how = self.stop(|process| process.end_now(format!("{ENDED}{why}")));
                 tracing::debug!(plugin = %self.plugin, "worker {how}");
                 return;
             }
@@ -440,8 +441,10 @@ impl Shared {
 
     fn gone(&self, how: &str) -> Error {
         let message = format!("the worker of plugin `{}` {how}", self.plugin);
-        Error::new(ErrorCode::Device, message)
-            .with_action("load the model again; update the plugin if it happens again")
+        let action = limits::advice(how, &self.plugin).unwrap_or_else(|| {
+            "load the model again; update the plugin if it happens again".to_owned()
+        });
+        Error::new(ErrorCode::Device, message).with_action(action)
     }
 }
 
@@ -544,9 +547,11 @@ fn reap(process: Process) {
 pub(super) fn crashed(spec: &Spec, how: &str) -> Verdict {
     let message = format!("{}: its process {how}", spec.path.display());
     let message = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let action = format!(
-        "update the plugin, or set enabled = false in [plugin.{}]",
-        spec.plugin
-    );
+    let action = limits::advice(how, &spec.plugin).unwrap_or_else(|| {
+        format!(
+            "update the plugin, or set enabled = false in [plugin.{}]",
+            spec.plugin
+        )
+    });
     Verdict::unavailable(VerdictState::Crashed, message, action)
 }

@@ -115,6 +115,7 @@ impl Process {
         #[cfg(target_os = "linux")]
         {
             use super::memory_limit::{Family, PAUSE};
+            use crate::worker::limits::{ENDED, OVER_MEMORY};
             let life = self.life.clone();
             let mut family = Family::of(life.pid);
             let watch = move || {
@@ -122,9 +123,7 @@ impl Process {
                     let held = Bytes(family.own_bytes());
                     if held > limit {
                         life.kill(|| {
-                            format!(
-                                "was ended: it held {held} of memory; its memory_limit is {limit}"
-                            )
+                            format!("{ENDED}it held {held} of memory; {OVER_MEMORY} {limit}")
                         });
                         break;
                     }

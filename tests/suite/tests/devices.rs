@@ -224,7 +224,7 @@ fn what_can_not_be_used_says_why() {
     let nvidia = by("GPU-c0ffee00");
     let reason = nvidia["reason"].as_str().expect("a reason");
     assert!(
-        reason.contains("cuda: no device: no device: /dev/nvidiactl is missing"),
+        reason.contains("cuda: no device: /dev/nvidiactl is missing"),
         "{reason}"
     );
 }

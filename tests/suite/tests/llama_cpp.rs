@@ -230,7 +230,7 @@ fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
         assert_eq!(plugin["verdict"]["state"], "no_device", "{plugin}");
         assert_eq!(
             plugin["verdict"]["message"],
-            format!("no device: {device} is missing")
+            format!("{device} is missing")
         );
     }
     let model = smollm2();

@@ -3,6 +3,7 @@
 use crate::cli::values;
 use clap::{Args, Subcommand, ValueHint};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -61,9 +62,9 @@ pub(crate) struct Validate {
     /// Only cases of the conformance suite with this in their name
     #[arg(long, value_name = "PART")]
     pub(crate) only: Option<String>,
-    /// Longest a case may take
-    #[arg(long, value_name = "SECONDS", default_value = "120", allow_negative_numbers = true, value_parser = values::count)]
-    pub(crate) time_limit: u32,
+    /// Longest a case may take: seconds, or a time such as 2s, 500ms, 10m
+    #[arg(long, value_name = "TIME", default_value = "120s", allow_negative_numbers = true, value_parser = values::time)]
+    pub(crate) time_limit: Duration,
     /// One JSON object: path, model, verdict, checks
     #[arg(long)]
     pub(crate) json: bool,
@@ -90,8 +91,8 @@ pub(crate) struct Inspect {
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  backplane plugins pin\n  backplane plugins pin cpu llama_cpp\n  backplane plugins pin --check\n\
-    A pinned plugin is opened only while its file has that hash. No module is opened for this. Exit codes of --check: 0 all are \
-    pinned as they are, 3 one is not."
+    A pinned plugin is opened only while its file has that hash. Modules are opened in processes of their own. \
+    Exit codes: 0 all are pinned, 3 one was left out as it can't be opened, or with --check is not pinned as it is."
 )]
 pub(crate) struct Pin {
     /// Which plugins [default: all that have a module file]

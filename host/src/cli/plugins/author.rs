@@ -16,7 +16,6 @@ use crate::registry::module_name;
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::time::Duration;
 
 pub(super) fn author(global: &Global, verb: &Author) -> Result<ExitCode> {
     match verb {
@@ -32,6 +31,7 @@ fn new(verb: &New) -> Result<ExitCode> {
     let folders = Folders::from_environment();
     let folder = verb.path.clone().unwrap_or_else(|| PathBuf::from(name));
     let folder = folders.expand(&folder);
+    template::check_folder(&folder)?;
     let (kind, sdk, files) = if verb.c {
         ("c", None, template::c_project(name))
     } else {
@@ -89,7 +89,7 @@ fn validate(global: &Global, verb: &Validate) -> Result<ExitCode> {
         model: model.as_deref(),
         options: &options,
         cases,
-        time_limit: Duration::from_secs(verb.time_limit.into()),
+        time_limit: verb.time_limit,
         program: validate::program()?,
     };
     let colour = output::answer_colour(global);
@@ -290,23 +290,30 @@ fn pin(global: &Global, verb: &PinVerb) -> Result<ExitCode> {
     let folders = Folders::from_environment();
     let manifest = locate(global.manifest.as_deref(), &folders)?;
     let program = validate::program().ok();
-    let stated = |module: &std::path::Path| pin::stated(program.as_deref()?, module);
-    let pins = pin::pins(&manifest, &verb.names, stated)?;
+    let stated = |module: &std::path::Path| Some(pin::stated(program.as_deref()?, module));
+    let (pins, left_out) = pin::pins(&manifest, &verb.names, verb.check, stated)?;
     if !verb.check {
         pin::write(&manifest, &pins)?;
     }
     if verb.json {
         output::json(
-            &json!({ "manifest": manifest.source, "written": !verb.check, "plugins": pins }),
+            &json!({ "manifest": manifest.source, "written": !verb.check, "plugins": pins, "left_out": left_out }),
         )?;
-    } else if pins.is_empty() {
+    } else if pins.is_empty() && left_out.is_empty() {
         output::line("no plugin has a module file")?;
-    } else {
+    } else if !pins.is_empty() {
         let said = |pin: &Pin| said(pin, verb.check);
         output::line(&pins.iter().map(said).collect::<Vec<_>>().join("\n"))?;
     }
+    for one in &left_out {
+        let line = format!(
+            "warning: {} is not pinned, its module can't be opened: {}",
+            one.name, one.why
+        );
+        output::error_line(&output::one_line(&line));
+    }
     let right = |pin: &Pin| pin.state == State::Pinned;
-    let wrong = verb.check && !pins.iter().all(right);
+    let wrong = !left_out.is_empty() || verb.check && !pins.iter().all(right);
     Ok(ExitCode::from(if wrong { 3 } else { 0 }))
 }
 
