@@ -346,7 +346,7 @@ impl File<'_> {
         let limit = limit.ok_or_else(|| self.wrong_type(key, value, expected))?;
         if limit.0.is_some_and(|limit| limit < LEAST_TIME) {
             let message = format!("`{key}`: found {limit}, expected 100ms or longer");
-            return Err(self.error(value.span(), message, "a plugin that works would be ended"));
+            return Err(self.error(value.span(), message, "raise it, or leave it out"));
         }
         Ok(limit)
     }
@@ -357,7 +357,7 @@ impl File<'_> {
         let bytes = bytes.ok_or_else(|| self.wrong_type(key, value, expected))?;
         if bytes < LEAST_MEMORY {
             let message = format!("`{key}`: found {bytes}, expected {LEAST_MEMORY} or more");
-            return Err(self.error(value.span(), message, "a plugin that works would be ended"));
+            return Err(self.error(value.span(), message, "raise it, or leave it out"));
         }
         Ok(bytes)
     }

@@ -130,13 +130,13 @@ fn what_is_wrong_is_named_with_its_line() {
     refused(
         "[plugin.cpu]\nwatchdog = \"99ms\"",
         expect![
-            "/etc/b/plugins.toml:2:12: `plugin.cpu.watchdog`: found 99ms, expected 100ms or longer (a plugin that works would be ended)"
+            "/etc/b/plugins.toml:2:12: `plugin.cpu.watchdog`: found 99ms, expected 100ms or longer (raise it, or leave it out)"
         ],
     );
     refused(
         "[plugin.cpu]\nmemory_limit = \"1KiB\"",
         expect![
-            "/etc/b/plugins.toml:2:16: `plugin.cpu.memory_limit`: found 1KiB, expected 16MiB or more (a plugin that works would be ended)"
+            "/etc/b/plugins.toml:2:16: `plugin.cpu.memory_limit`: found 1KiB, expected 16MiB or more (raise it, or leave it out)"
         ],
     );
     refused(
