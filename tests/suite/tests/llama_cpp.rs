@@ -228,10 +228,7 @@ fn a_machine_without_the_device_says_so_and_falls_as_the_order_allows() {
             .find(|plugin| plugin["name"] == name)
             .expect("it is listed");
         assert_eq!(plugin["verdict"]["state"], "no_device", "{plugin}");
-        assert_eq!(
-            plugin["verdict"]["message"],
-            format!("{device} is missing")
-        );
+        assert_eq!(plugin["verdict"]["message"], format!("{device} is missing"));
     }
     let model = smollm2();
     let arguments = ["run", "--json", "--raw", "--max-tokens", "1", &model, "a"];
