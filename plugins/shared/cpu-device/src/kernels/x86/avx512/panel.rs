@@ -83,7 +83,7 @@ pub(super) unsafe fn panels<W: Whole>(tile: &Tile<'_>, scratch: &mut [Line]) {
         let masks = [there as u16, (there >> 16) as u16];
         let mut token = 0;
         macro_rules! pass {
-            ($t:literal) => {
+            ($t:expr) => {
                 while tile.tokens - token >= $t {
                     // SAFETY: tokens `token .. token + T` lie in the tile; the panel is full; the masks keep writes to the rows
                     // of the tile.
@@ -91,21 +91,20 @@ pub(super) unsafe fn panels<W: Whole>(tile: &Tile<'_>, scratch: &mut [Line]) {
                         let x = x[token * x_len..].as_ptr();
                         let out = tile.out.start.add(token * tile.out.stride + first);
                         if W::MINIMA {
-                            product::<true, $t>(panel, blocks, x, x_len, out, tile.out.stride, masks);
+                            product::<true, { $t }>(panel, blocks, x, x_len, out, tile.out.stride, masks);
                         } else {
-                            product::<false, $t>(panel, blocks, x, x_len, out, tile.out.stride, masks);
+                            product::<false, { $t }>(panel, blocks, x, x_len, out, tile.out.stride, masks);
                         }
                     }
                     token += $t;
                 }
             };
         }
-        pass!(12);
+        pass!(TOKENS);
         pass!(8);
         pass!(4);
         pass!(1);
     }
-    const { assert!(TOKENS == 12) };
 }
 
 /// Packs 16 rows into one half of a panel.
