@@ -1,5 +1,8 @@
 //! Every field that a request may have, once: what is read, what is refused and what the documentation says come from
-//! here.
+//! here. Each dialect has its rows in a file of its own.
+
+mod openai;
+mod values;
 
 use super::errors::Problem;
 use crate::nearest::nearest;
@@ -56,92 +59,14 @@ struct Field {
     about: &'static str,
 }
 
-const BOTH: &[Endpoint] = &[Endpoint::Chat, Endpoint::Completions];
-const CHAT: &[Endpoint] = &[Endpoint::Chat];
-const COMPLETIONS: &[Endpoint] = &[Endpoint::Completions];
+/// Every table.
+const TABLES: &[&[Field]] = &[openai::FIELDS];
 
-/// Most choices of one request.
-const CHOICES: u32 = 128;
-
-use Does::{Content, Honoured, NoEffect, Refused};
-
-#[rustfmt::skip]
-const FIELDS: &[Field] = &[
-    Field { name: "model", on: BOTH, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
-        about: "name of a model that is served, as `GET /v1/models` lists it; required" },
-    Field { name: "messages", on: CHAT, does: Content,
-        about: "the conversation; content is a text, or an array of parts of the type `text`; `developer` is taken as `system`; required" },
-    Field { name: "prompt", on: COMPLETIONS, does: Content,
-        about: "a text, in which special tokens are read, an array of token ids, or an array of several of either; required" },
-    Field { name: "stream", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),
-        about: "the reply as server-sent events, as it is made" },
-    Field { name: "stream_options", on: BOTH, does: Honoured(stream_options),
-        about: "`include_usage`: a last event tells the tokens; `include_obfuscation` has no effect" },
-    Field { name: "n", on: BOTH, does: Honoured(|it, v| whole(v, 1, CHOICES).map(|v| it.choices = v)),
-        about: "choices, 1 to 128; with `seed`, each further one adds 1 to it" },
-    Field { name: "best_of", on: COMPLETIONS, does: Refused(|v| v.as_u64() == Some(1)),
-        about: "only 1: none is left out" },
-    Field { name: "max_tokens", on: BOTH, does: Honoured(max_tokens),
-        about: "most tokens of a reply; chat: up to the end of the context unless given; completions: 16 unless given" },
-    Field { name: "max_completion_tokens", on: CHAT, does: Honoured(max_tokens),
-        about: "the same as `max_tokens`; the smaller holds where both are given" },
-    Field { name: "temperature", on: BOTH, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
-        about: "0 always takes the likeliest token; the backend's default unless given (0.8 for `cpu`)" },
-    Field { name: "top_p", on: BOTH, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.top_p = Some(v))),
-        about: "keeps the likeliest tokens whose probabilities reach it" },
-    Field { name: "top_k", on: BOTH, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.sampling.top_k = Some(v))),
-        about: "keeps that many of the likeliest tokens; 0 keeps all (not OpenAI's)" },
-    Field { name: "min_p", on: BOTH, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.min_p = Some(v))),
-        about: "drops tokens less likely than that share of the likeliest (not OpenAI's)" },
-    Field { name: "presence_penalty", on: BOTH, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.presence_penalty = Some(v))),
-        about: "taken off tokens that were there" },
-    Field { name: "frequency_penalty", on: BOTH, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.frequency_penalty = Some(v))),
-        about: "taken off tokens for each time that they were there" },
-    Field { name: "repeat_penalty", on: BOTH, does: Honoured(|it, v| number(v, f32::MIN_POSITIVE, f32::MAX).map(|v| it.generate.sampling.repeat_penalty = Some(v))),
-        about: "divides the logits of tokens that were there lately; 1 is off (not OpenAI's)" },
-    Field { name: "repeat_last_n", on: BOTH, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.sampling.repeat_last_n = Some(v))),
-        about: "how many tokens the penalties look back (not OpenAI's)" },
-    Field { name: "logit_bias", on: BOTH, does: Honoured(logit_bias),
-        about: "added to the logits of tokens, by their ids; −100 to 100" },
-    Field { name: "seed", on: BOTH, does: Honoured(seed),
-        about: "the same seed gives the same reply; the reply tells the one that was used" },
-    Field { name: "stop", on: BOTH, does: Honoured(stop),
-        about: "a text, or up to 16, before which the reply ends" },
-    Field { name: "stop_token_ids", on: BOTH, does: Honoured(stop_tokens),
-        about: "tokens at which the reply ends, besides the model's own (not OpenAI's)" },
-    Field { name: "ignore_eos", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.generate.ignore_end = v)),
-        about: "goes on past the model's own end (not OpenAI's)" },
-    Field { name: "logprobs", on: CHAT, does: Honoured(|it, v| boolean(v).map(|v| it.wants_logprobs = v)),
-        about: "log probabilities of the tokens" },
-    Field { name: "top_logprobs", on: CHAT, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
-        about: "of how many of the likeliest others, 0 to 20; needs `logprobs`" },
-    Field { name: "logprobs", on: COMPLETIONS, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.logprobs = Some(v))),
-        about: "log probabilities of the tokens and of that many of the likeliest others, 0 to 20" },
-    Field { name: "chat_template_kwargs", on: CHAT, does: Honoured(template),
-        about: "variables for the model's chat template, such as `enable_thinking` (not OpenAI's)" },
-    Field { name: "echo", on: COMPLETIONS, does: Refused(is_false), about: "the prompt is not said again" },
-    Field { name: "suffix", on: COMPLETIONS, does: Refused(is_empty), about: "texts are not filled in" },
-    Field { name: "tools", on: CHAT, does: Refused(is_empty), about: "tools are not offered yet" },
-    Field { name: "tool_choice", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "tools are not offered yet" },
-    Field { name: "parallel_tool_calls", on: CHAT, does: NoEffect, about: "there are no tools to call" },
-    Field { name: "functions", on: CHAT, does: Refused(is_empty), about: "tools are not offered yet" },
-    Field { name: "function_call", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "tools are not offered yet" },
-    Field { name: "response_format", on: CHAT, does: Refused(|v| v["type"] == "text"), about: "only the type `text`: structured output is not offered yet" },
-    Field { name: "grammar", on: BOTH, does: Refused(is_empty), about: "structured output is not offered yet" },
-    Field { name: "modalities", on: CHAT, does: Refused(|v| v.as_array().is_some_and(|all| all.iter().all(|one| one == "text"))), about: "only `text`" },
-    Field { name: "audio", on: CHAT, does: Refused(is_empty), about: "there is no audio" },
-    Field { name: "prediction", on: CHAT, does: Refused(is_empty), about: "predicted output is not offered" },
-    Field { name: "reasoning_effort", on: CHAT, does: Refused(|v| v == "none"), about: "how long a model thinks is set by `chat_template_kwargs`, where its template knows how" },
-    Field { name: "verbosity", on: CHAT, does: Refused(|v| v == "medium"), about: "replies are as long as the model makes them" },
-    Field { name: "web_search_options", on: CHAT, does: Refused(is_empty), about: "nothing is searched" },
-    Field { name: "service_tier", on: CHAT, does: Refused(|v| v == "auto" || v == "default"), about: "there is one tier" },
-    Field { name: "store", on: CHAT, does: Refused(is_false), about: "nothing is stored" },
-    Field { name: "metadata", on: CHAT, does: NoEffect, about: "labels for the caller's own use" },
-    Field { name: "user", on: BOTH, does: NoEffect, about: "names an end user to the provider" },
-    Field { name: "safety_identifier", on: CHAT, does: NoEffect, about: "names an end user to the provider" },
-    Field { name: "prompt_cache_key", on: CHAT, does: NoEffect, about: "prompts are cached by what they begin with" },
-    Field { name: "prompt_cache_retention", on: CHAT, does: NoEffect, about: "prompts are cached by what they begin with" },
-];
+/// The fields of an endpoint.
+fn fields(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
+    let all = TABLES.iter().copied().flatten();
+    all.filter(move |field| field.on.contains(&endpoint))
+}
 
 /// Reads all fields but messages and prompt.
 ///
@@ -158,7 +83,7 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
             asked.generate.max_tokens = None;
         }
     }
-    let fields = || FIELDS.iter().filter(|field| field.on.contains(&endpoint));
+    let fields = || fields(endpoint);
     for (name, value) in body {
         let Some(field) = fields().find(|field| field.name == name) else {
             let near = nearest(name, fields().map(|field| field.name));
@@ -170,14 +95,14 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
             continue;
         }
         match field.does {
-            Honoured(set) => {
+            Does::Honoured(set) => {
                 set(&mut asked, value).map_err(|why| Problem::field(name, why))?;
             }
-            Refused(asks_nothing) if !asks_nothing(value) => {
+            Does::Refused(asks_nothing) if !asks_nothing(value) => {
                 let message = format!("can't be honoured: {}", field.about);
                 return Err(Problem::unsupported(name, message));
             }
-            Refused(_) | NoEffect | Content => {}
+            Does::Refused(_) | Does::NoEffect | Does::Content => {}
         }
     }
     if asked.model.is_empty() {
@@ -194,126 +119,6 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
     }
     asked.generate.logprobs = asked.logprobs;
     Ok(asked)
-}
-
-fn expected(what: &str, found: &Value) -> String {
-    let shown: String = found.to_string().chars().take(40).collect();
-    format!("expected {what}, found {shown}")
-}
-
-fn text(value: &Value) -> Result<String, String> {
-    let text = value.as_str().map(str::to_owned);
-    text.ok_or_else(|| expected("a text", value))
-}
-
-fn boolean(value: &Value) -> Result<bool, String> {
-    value
-        .as_bool()
-        .ok_or_else(|| expected("true or false", value))
-}
-
-fn number(value: &Value, least: f32, most: f32) -> Result<f32, String> {
-    let number = value.as_f64().map(|number| number as f32);
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| {
-            let what = match (least, most) {
-                (0.0, f32::MAX) => "a number from 0".to_owned(),
-                (_, f32::MAX) => "a number above 0".to_owned(),
-                _ => format!("a number from {least} to {most}"),
-            };
-            expected(&what, value)
-        })
-}
-
-fn whole(value: &Value, least: u32, most: u32) -> Result<u32, String> {
-    let number = value.as_u64().and_then(|number| u32::try_from(number).ok());
-    number
-        .filter(|number| (least..=most).contains(number))
-        .ok_or_else(|| expected(&format!("a whole number from {least} to {most}"), value))
-}
-
-fn max_tokens(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let most = whole(value, 0, u32::MAX)?;
-    let before = asked.generate.max_tokens;
-    asked.generate.max_tokens = Some(before.map_or(most, |before| before.min(most)));
-    Ok(())
-}
-
-fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    // A seed is 64 bits, whatever they mean.
-    let seed = value.as_u64().or(value.as_i64().map(|seed| seed as u64));
-    let seed = seed.ok_or_else(|| expected("a whole number of 64 bits", value))?;
-    asked.generate.sampling.seed = Some(seed);
-    Ok(())
-}
-
-fn stop(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let what = "a text that is not empty, or an array of up to 16";
-    let one = |value: &Value| {
-        let text = value.as_str().filter(|text| !text.is_empty());
-        text.map(str::to_owned).ok_or_else(|| expected(what, value))
-    };
-    asked.generate.stop = match value.as_array() {
-        Some(many) if many.len() <= 16 => many.iter().map(one).collect::<Result<_, _>>()?,
-        Some(_) => return Err(expected(what, value)),
-        None => vec![one(value)?],
-    };
-    Ok(())
-}
-
-fn stop_tokens(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let many = value.as_array().filter(|many| many.len() <= 1024);
-    let many = many.ok_or_else(|| expected("an array of up to 1024 token ids", value))?;
-    let ids = many.iter().map(|one| whole(one, 0, u32::MAX));
-    asked.generate.stop_tokens = ids.collect::<Result<_, _>>()?;
-    Ok(())
-}
-
-fn logit_bias(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let what = "an object of numbers from -100 to 100 by token ids";
-    let object = value.as_object().ok_or_else(|| expected(what, value))?;
-    let one = |(id, bias): (&String, &Value)| {
-        let id = id.parse::<u32>().map_err(|_| expected(what, value))?;
-        number(bias, -100.0, 100.0).map(|bias| (id, bias))
-    };
-    asked.generate.sampling.logit_bias = object.iter().map(one).collect::<Result<_, _>>()?;
-    Ok(())
-}
-
-fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let what = "an object with `include_usage`";
-    let object = value.as_object().ok_or_else(|| expected(what, value))?;
-    for (name, value) in object {
-        match name.as_str() {
-            "include_usage" => asked.usage = value.is_null() || boolean(value)?,
-            "include_obfuscation" => {}
-            other => return Err(format!("`{other}`: no such option")),
-        }
-    }
-    Ok(())
-}
-
-fn template(asked: &mut Asked, value: &Value) -> Result<(), String> {
-    let object = value
-        .as_object()
-        .ok_or_else(|| expected("an object", value))?;
-    asked.template = object.clone();
-    Ok(())
-}
-
-fn is_false(value: &Value) -> bool {
-    *value == Value::Bool(false)
-}
-
-/// An array, object or text without anything in it.
-fn is_empty(value: &Value) -> bool {
-    match value {
-        Value::Array(items) => items.is_empty(),
-        Value::Object(items) => items.is_empty(),
-        Value::String(text) => text.is_empty(),
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -123,11 +123,11 @@ fn what_is_wrong_is_named() {
 /// The table of an endpoint, as the documentation shows it.
 fn table(endpoint: Endpoint) -> String {
     let mut text = String::from("| field | | |\n| --- | --- | --- |\n");
-    for field in FIELDS.iter().filter(|field| field.on.contains(&endpoint)) {
+    for field in fields(endpoint) {
         let does = match field.does {
-            Honoured(_) | Content => "honoured",
-            Refused(_) => "refused",
-            NoEffect => "no effect",
+            Does::Honoured(_) | Does::Content => "honoured",
+            Does::Refused(_) => "refused",
+            Does::NoEffect => "no effect",
         };
         text += &format!("| `{}` | {does} | {} |\n", field.name, field.about);
     }
@@ -155,11 +155,7 @@ fn the_documentation_shows_every_field() {
 #[test]
 fn no_field_stands_twice() {
     for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-        let mut names: Vec<_> = FIELDS
-            .iter()
-            .filter(|field| field.on.contains(&endpoint))
-            .map(|field| field.name)
-            .collect();
+        let mut names: Vec<_> = fields(endpoint).map(|field| field.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();
