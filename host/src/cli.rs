@@ -47,7 +47,7 @@ pub fn main() -> ExitCode {
         }
     };
     let global = arguments.global.clone();
-    logs::start(&global);
+    logs::start(&global, matches!(arguments.verb, Verb::Serve(_)));
     match run(arguments) {
         Ok(code) => code,
         Err(Error::File { message, .. }) if message == CLOSED_PIPE => ExitCode::SUCCESS,

@@ -1,4 +1,4 @@
-//! What is wrong with a request or its answer, as OpenAI's clients expect it.
+//! What is wrong with a request or its answer, as the clients of each dialect expect it.
 
 use crate::error::Error;
 use axum::http::{HeaderValue, StatusCode, header};
@@ -6,7 +6,28 @@ use axum::response::{IntoResponse, Response};
 use backplane_plugin_api::types::ErrorCode;
 use serde_json::{Value, json};
 
-/// An error of one request.
+/// Whose clients a path is for: how its errors look.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code, reason = "paths of the other two come next")]
+pub(super) enum Dialect {
+    OpenAi,
+    Anthropic,
+    Ollama,
+}
+
+impl Dialect {
+    /// Its name in metrics and logs.
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::OpenAi => "openai",
+            Self::Anthropic => "anthropic",
+            Self::Ollama => "ollama",
+        }
+    }
+}
+
+/// An error of one request. As a response it is in OpenAI's shape; the door gives it that of the path's dialect, and the
+/// request's id.
 #[derive(Clone, Debug)]
 pub(super) struct Problem {
     status: StatusCode,
@@ -117,6 +138,15 @@ impl Problem {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
     }
 
+    /// The caller has no key, or a wrong one.
+    #[allow(dead_code, reason = "keys come next")]
+    pub(super) fn no_key(message: impl Into<String>) -> Self {
+        Self {
+            code: Some("invalid_api_key"),
+            ..Self::new(StatusCode::UNAUTHORIZED, INVALID, message)
+        }
+    }
+
     /// Something here went wrong.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message)
@@ -130,6 +160,37 @@ impl Problem {
             "param": self.param,
             "code": self.code,
         }})
+    }
+
+    /// As clients of a dialect expect it, with the id of the request that failed.
+    pub(super) fn shaped(&self, dialect: Dialect, request: &str) -> Value {
+        match dialect {
+            Dialect::OpenAi => {
+                let mut json = self.json();
+                json["error"]["request_id"] = request.into();
+                json
+            }
+            Dialect::Anthropic => json!({
+                "type": "error",
+                "error": { "type": self.anthropic_kind(), "message": self.message },
+                "request_id": request,
+            }),
+            Dialect::Ollama => json!({ "error": self.message }),
+        }
+    }
+
+    /// Anthropic's `type`, which follows the status.
+    pub(super) fn anthropic_kind(&self) -> &'static str {
+        match self.status.as_u16() {
+            401 => "authentication_error",
+            403 => "permission_error",
+            404 => "not_found_error",
+            413 => "request_too_large",
+            429 => "rate_limit_error",
+            503 => "overloaded_error",
+            400..500 => INVALID,
+            _ => "api_error",
+        }
     }
 }
 
@@ -172,6 +233,7 @@ impl IntoResponse for Problem {
             let value = HeaderValue::from(seconds);
             response.headers_mut().insert(header::RETRY_AFTER, value);
         }
+        response.extensions_mut().insert(self);
         response
     }
 }
@@ -180,6 +242,22 @@ impl IntoResponse for Problem {
 mod tests {
     use super::*;
     use backplane_plugin_api::types;
+
+    #[test]
+    fn every_dialect_has_its_shape() {
+        let problem = Problem::field("stop", "why");
+        let openai = problem.shaped(Dialect::OpenAi, "r1");
+        assert_eq!(openai["error"]["param"], "stop");
+        assert_eq!(openai["error"]["request_id"], "r1");
+        let anthropic = problem.shaped(Dialect::Anthropic, "r1");
+        assert_eq!(anthropic["error"]["type"], "invalid_request_error");
+        assert_eq!(
+            (&anthropic["type"], &anthropic["request_id"]),
+            (&json!("error"), &json!("r1"))
+        );
+        let ollama = problem.shaped(Dialect::Ollama, "r1");
+        assert_eq!(ollama, json!({ "error": "`stop`: why" }));
+    }
 
     #[test]
     fn errors_of_backends_have_their_status() {

@@ -1,7 +1,9 @@
 //! Generations on threads of their own, and what they tell.
 
+use super::access::{self, Exchange};
 use super::errors::Problem;
 use super::http::App;
+use super::metrics::Series;
 use super::models::Served;
 use crate::error::Result;
 use crate::registry::{Model, Reply};
@@ -11,6 +13,7 @@ use backplane_plugin_api::types::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -116,6 +119,7 @@ pub(super) fn start(
             tell: tell.clone(),
             cancel: cancel.clone(),
             app: app.clone(),
+            meter: Meter::new(app, &served.id, &model.backend()),
         };
         let (app, model, id) = (app.clone(), model.clone(), served.id.clone());
         let failed = tell.clone();
@@ -170,6 +174,82 @@ impl Running {
     }
 }
 
+/// Counts what a generation takes.
+struct Meter {
+    /// The request that it is for.
+    exchange: Option<Arc<Exchange>>,
+    series: Arc<Series>,
+    begun: Instant,
+    /// When the last token came.
+    last: Option<Instant>,
+}
+
+impl Meter {
+    fn new(app: &App, model: &str, backend: &str) -> Self {
+        let exchange = access::current();
+        let series = match &exchange {
+            Some(exchange) => exchange.series(model, backend),
+            None => app.metrics.series(model, backend),
+        };
+        series.running.up();
+        let begun = exchange.as_ref().map(|exchange| exchange.begun);
+        Self {
+            exchange,
+            series,
+            begun: begun.unwrap_or_else(Instant::now),
+            last: None,
+        }
+    }
+
+    /// What stands for the request in logs.
+    fn request(&self) -> &str {
+        self.exchange
+            .as_ref()
+            .map_or("", |exchange| exchange.id.as_str())
+    }
+
+    fn token(&mut self) {
+        let now = Instant::now();
+        match self.last.replace(now) {
+            Some(last) => self.series.next_token.observe((now - last).as_secs_f64()),
+            None => {
+                let after = now - self.begun;
+                self.series.first_token.observe(after.as_secs_f64());
+                if let Some(exchange) = &self.exchange {
+                    exchange.first_token(after);
+                }
+            }
+        }
+    }
+
+    fn ended(&self, reply: &Result<Reply>) {
+        let Ok(reply) = reply else {
+            self.series.ended(None);
+            return;
+        };
+        let completion = &reply.completion;
+        let series = &self.series;
+        for (counter, tokens) in [
+            (&series.prompt_tokens, completion.prompt_tokens),
+            (&series.cached_tokens, completion.cached_tokens),
+            (&series.completion_tokens, completion.completion_tokens),
+        ] {
+            counter.fetch_add(tokens, Ordering::Relaxed);
+        }
+        series.waited.observe(completion.queue_s);
+        series.ended(Some(completion.finish_reason));
+        if let Some(exchange) = &self.exchange {
+            exchange.took(reply);
+        }
+    }
+}
+
+impl Drop for Meter {
+    fn drop(&mut self) {
+        self.series.running.down();
+    }
+}
+
 /// Tells what a generation says, and stops it when nobody listens.
 struct Teller {
     index: usize,
@@ -178,6 +258,7 @@ struct Teller {
     tell: UnboundedSender<Told>,
     cancel: Arc<AtomicBool>,
     app: Arc<App>,
+    meter: Meter,
 }
 
 impl Teller {
@@ -193,6 +274,7 @@ impl Teller {
             .registry
             .renew(model)
             .and_then(|()| job.run(model, &mut self));
+        self.meter.ended(&reply);
         let stopped = app.is_cut_off();
         let result = match reply {
             Ok(reply) if reply.completion.finish_reason == FinishReason::Cancelled && stopped => {
@@ -205,15 +287,18 @@ impl Teller {
                 Ok(Box::new(reply))
             }
             Err(error) => {
-                tracing::warn!("{id}: {error}");
+                tracing::warn!(request = self.meter.request(), "{id}: {error}");
                 Err(Problem::from(&error))
             }
         };
-        // Before its end is told, so that who waits for it finds room.
+        let Self {
+            index, tell, meter, ..
+        } = self;
+        // Before its end is told, so that who waits for it finds room and counts.
         drop(permit);
-        let index = self.index;
+        drop(meter);
         // One that does not listen any more has gone away.
-        let _ = self.tell.send(Told::Done { index, result });
+        let _ = tell.send(Told::Done { index, result });
     }
 
     fn say(&mut self, told: Told) -> Control {
@@ -227,6 +312,9 @@ impl Teller {
 
 impl Sink for Teller {
     fn on_event(&mut self, event: Event<'_>) -> Control {
+        if matches!(event, Event::Token { .. }) {
+            self.meter.token();
+        }
         if !std::mem::replace(&mut self.begun, true) && self.say(Told::Begun) == Control::Stop {
             return Control::Stop;
         }

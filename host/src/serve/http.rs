@@ -1,15 +1,14 @@
-//! Paths, and what all requests share.
+//! What all requests share.
 
 use super::errors::Problem;
+use super::metrics::Metrics;
 use super::models::Served;
-use super::{Options, Tell, openai, operator};
+use super::{Options, Tell};
 use crate::registry::Registry;
-use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
-use axum::routing::{get, post};
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,6 +26,8 @@ pub(super) struct App {
     /// Who is told.
     pub(super) tell: Tell,
     pub(super) models: Vec<Served>,
+    /// What is counted.
+    pub(super) metrics: Arc<Metrics>,
     /// When it was started, in seconds since 1970.
     pub(super) started: u64,
     /// Room for replies.
@@ -48,6 +49,7 @@ impl App {
         Self {
             registry,
             models,
+            metrics: Arc::default(),
             started: now.map_or(0, |now| now.as_secs()),
             replies: Arc::new(Semaphore::new(options.replies as usize)),
             stopping: watch::Sender::new(false),
@@ -84,24 +86,6 @@ impl App {
 /// Who sent a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer(pub(super) SocketAddr);
-
-/// Every path.
-pub(super) fn router(app: Arc<App>) -> Router {
-    Router::new()
-        .route("/v1/chat/completions", post(openai::chat::create))
-        .route("/v1/completions", post(openai::completions::create))
-        .route("/v1/models", get(openai::models::list))
-        .route("/v1/models/{id}", get(openai::models::show))
-        .route("/v1/backends", get(operator::backends))
-        .route("/healthz", get(operator::alive))
-        .route("/readyz", get(operator::ready))
-        .route("/admin/reload", post(operator::reload))
-        .fallback(async |uri: Uri| Problem::no_path(uri.path()))
-        .method_not_allowed_fallback(async |method: Method, uri: Uri| {
-            Problem::wrong_method(method.as_str(), uri.path())
-        })
-        .with_state(app)
-}
 
 /// The state, as handlers take it.
 pub(super) type Shared = State<Arc<App>>;

@@ -1,10 +1,11 @@
 //! From the socket to the end: listen, load, serve, stop.
 
-use super::http::{App, Peer, router};
+use super::http::{App, Peer};
 use super::models::Served;
-use super::{Notice, Options, Tell, operator};
+use super::{Notice, Options, Tell, operator, routes};
 use crate::error::{Error, Result, plain};
 use crate::registry::{Registry, Watch};
+use axum::Router;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
@@ -61,13 +62,14 @@ async fn serve(app: Arc<App>, tell: Tell) -> Result<()> {
     }
     tell(Notice::Listening(address));
 
+    let router = routes::router(app.clone());
     let mut loaded = load(&app, &tell);
     let mut loading = true;
     let connections = GracefulShutdown::new();
     let reason = loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, peer)) => connect(&app, stream, Peer(peer), &connections),
+                Ok((stream, peer)) => connect(&app, &router, stream, Peer(peer), &connections),
                 Err(error) => {
                     // Out of files, most likely: those that are open may end.
                     tracing::warn!("a connection is not taken: {}", plain(&error));
@@ -114,6 +116,7 @@ fn load(app: &Arc<App>, tell: &Tell) -> oneshot::Receiver<Result<()>> {
                 let _ = done.send(Err(error));
                 return;
             }
+            app.metrics.loads.add([served.id.clone()], 1);
         }
         let _ = done.send(Ok(()));
         if let Some((every, watch)) = watch {
@@ -128,18 +131,42 @@ fn load(app: &Arc<App>, tell: &Tell) -> oneshot::Receiver<Result<()>> {
     loaded
 }
 
+/// A connection, as long as it is open.
+struct Counted(Arc<App>);
+
+impl Counted {
+    fn new(app: &Arc<App>) -> Self {
+        app.metrics.connections.up();
+        Self(app.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.metrics.connections.down();
+    }
+}
+
 /// Serves one connection.
-fn connect(app: &Arc<App>, stream: TcpStream, peer: Peer, connections: &GracefulShutdown) {
+fn connect(
+    app: &Arc<App>,
+    router: &Router,
+    stream: TcpStream,
+    peer: Peer,
+    connections: &GracefulShutdown,
+) {
     // Events are to be sent as they come.
     let _ = stream.set_nodelay(true);
-    let inner = TowerToHyperService::new(router(app.clone()));
+    let inner = TowerToHyperService::new(router.clone());
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
         request.extensions_mut().insert(peer);
         inner.call(request)
     });
     let watcher = connections.watcher();
     let app = app.clone();
+    let open = Counted::new(&app);
     tokio::spawn(async move {
+        let _open = open;
         // One that says nothing must not keep the server; hyper does not let go of it before its first request.
         let speaks = tokio::select! {
             speaks = tokio::time::timeout(HEAD_TIME, stream.readable()) => speaks.is_ok(),

@@ -8,20 +8,26 @@
 //! | --- | --- |
 //! | which fields a request may have, and what becomes of each | `fields.rs` |
 //! | what an error looks like | `errors.rs` |
-//! | which paths there are | `http.rs` |
+//! | which paths there are, and who may ask for them | `routes.rs` |
+//! | what every request passes | `door.rs` |
+//! | what is told of requests | `access.rs` (one by one), `metrics.rs` (counted) |
 //! | sockets, signals, the end | `lifecycle.rs` |
 //!
 //! Invariants: nothing in a request is ignored silently: an unknown field is refused by its name. Nothing of HTTP is known
 //! outside this folder. A model is never named by a path: only those that the operator loaded are served.
 
+mod access;
+mod door;
 mod errors;
 mod fields;
 mod generation;
 mod http;
 mod lifecycle;
+mod metrics;
 mod models;
 mod openai;
 mod operator;
+mod routes;
 mod sse;
 
 use crate::error::Result;
@@ -50,6 +56,8 @@ pub struct Options {
     pub replies: u32,
     /// How often manifest and modules are looked at for changes; `None` never.
     pub watch: Option<Duration>,
+    /// Whether each request is a line of the log, by the target `access`.
+    pub access_log: bool,
 }
 
 impl Default for Options {
@@ -63,6 +71,7 @@ impl Default for Options {
             body_limit: 16 << 20,
             replies: 256,
             watch: Some(Duration::from_secs(1)),
+            access_log: true,
         }
     }
 }
