@@ -108,7 +108,6 @@ impl Exchange {
     }
 
     /// Whose key it came with.
-    #[allow(dead_code, reason = "keys come next")]
     pub(super) fn has_key(&self, name: Arc<str>) {
         self.found().key = Some(name);
     }

@@ -1,14 +1,18 @@
-//! What every request passes on its way in and out.
+//! What every request passes on its way in and out: a name, whether it may come in, and what is said of it.
 
 use super::access::{Exchange, REQUEST_ID, request_id};
+use super::cors::{self, Page};
 use super::errors::{Dialect, Problem};
 use super::http::{App, Peer};
-use super::routes;
+use super::keys::Holder;
+use super::routes::{self, Access, Route};
+use super::{MetricsFor, routes::ROUTES};
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderName, HeaderValue, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// Anthropic's name of [`REQUEST_ID`].
@@ -18,33 +22,117 @@ const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let path = request.extensions().get::<MatchedPath>();
     let route = path.and_then(|path| routes::find(request.method(), path.as_str()));
-    let peer = request.extensions().get::<Peer>();
+    let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
     let exchange = Exchange::new(
         request_id(request.headers()),
         request.method().clone(),
         route,
-        peer.map(|peer| peer.0),
+        peer,
         app.metrics.clone(),
         app.options.access_log,
     );
-    let answer = exchange.clone().run(next.run(request)).await;
-    see_out(exchange, answer)
+    let page = match judge(&app, request.headers(), peer) {
+        Ok(page) => page,
+        Err(problem) => return see_out(exchange, problem.into_response(), &Page::Own),
+    };
+    let methods = methods(route);
+    let answer = match cors::preflight(request.method(), request.headers(), &page, &methods) {
+        Some(answer) => answer,
+        None => match holder(&app, request.headers(), route, peer) {
+            Ok(holder) => {
+                if let Some(holder) = holder {
+                    exchange.has_key(holder.name);
+                }
+                exchange.clone().run(next.run(request)).await
+            }
+            Err(problem) => problem.into_response(),
+        },
+    };
+    see_out(exchange, answer, &page)
+}
+
+fn methods(route: Option<&Route>) -> Vec<Method> {
+    let all = ROUTES.iter().filter(|row| {
+        // Operating is not for pages.
+        route.is_some_and(|route| row.path == route.path) && row.access != Access::Admin
+    });
+    all.map(|row| row.method.clone()).collect()
+}
+
+/// Which page asks, if one does.
+fn judge(app: &App, headers: &HeaderMap, peer: Option<SocketAddr>) -> Result<Page, Problem> {
+    // A page on this machine has no key of its own to give away.
+    if app.keys.is_none() && is_here(peer) {
+        cors::check_host(headers, &app.options.hosts)?;
+    }
+    cors::page(headers, &app.options.origins)
+}
+
+/// Whose key it has, where it needs one.
+fn holder(
+    app: &App,
+    headers: &HeaderMap,
+    route: Option<&Route>,
+    peer: Option<SocketAddr>,
+) -> Result<Option<Holder>, Problem> {
+    let holder = app.keys.as_ref().and_then(|keys| keys.holder(headers));
+    let access = route.map_or(Access::Key, |route| route.access);
+    let access = match (route.map(|route| route.path), app.options.metrics) {
+        (Some("/metrics"), MetricsFor::Nobody) => return Err(Problem::no_path("/metrics")),
+        (Some("/metrics"), MetricsFor::All) => Access::Open,
+        _ => access,
+    };
+    match access {
+        Access::Open => {}
+        Access::Key => {
+            if app.keys.is_some() && holder.is_none() {
+                return Err(no_key());
+            }
+        }
+        Access::Admin => {
+            if headers.contains_key(header::ORIGIN) {
+                return Err(Problem::forbidden("/admin is not for web pages"));
+            }
+            let here = is_here(peer) && !cors::is_sent_on(headers);
+            let admin = holder.as_ref().is_some_and(|holder| holder.admin);
+            if !here && !admin {
+                let message = "/admin is for this machine alone, and for keys marked `admin`";
+                return Err(Problem::forbidden(message));
+            }
+        }
+    }
+    Ok(holder)
+}
+
+fn is_here(peer: Option<SocketAddr>) -> bool {
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+}
+
+fn no_key() -> Problem {
+    Problem::no_key(
+        "expected a key that is known, as `Authorization: Bearer KEY` or `x-api-key: KEY`",
+    )
 }
 
 /// Gives an answer its id, an error its shape, and has the body counted.
-fn see_out(exchange: Arc<Exchange>, mut answer: Response) -> Response {
+fn see_out(exchange: Arc<Exchange>, mut answer: Response, page: &Page) -> Response {
     let dialect = exchange.dialect();
     if let Some(problem) = answer.extensions_mut().remove::<Problem>() {
         let text = problem.shaped(dialect, &exchange.id).to_string();
         answer.headers_mut().remove(header::CONTENT_LENGTH);
         *answer.body_mut() = Body::from(text);
     }
+    let status = answer.status();
+    let headers = answer.headers_mut();
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
     if let Ok(id) = HeaderValue::from_str(&exchange.id) {
         if dialect == Dialect::Anthropic {
-            answer.headers_mut().insert(ANTHROPIC_ID, id.clone());
+            headers.insert(ANTHROPIC_ID, id.clone());
         }
-        answer.headers_mut().insert(REQUEST_ID, id);
+        headers.insert(REQUEST_ID, id);
     }
-    let status = answer.status();
+    cors::allow(headers, page);
     answer.map(|body| exchange.answers(status, body))
 }

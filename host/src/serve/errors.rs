@@ -139,7 +139,6 @@ impl Problem {
     }
 
     /// The caller has no key, or a wrong one.
-    #[allow(dead_code, reason = "keys come next")]
     pub(super) fn no_key(message: impl Into<String>) -> Self {
         Self {
             code: Some("invalid_api_key"),

@@ -13,7 +13,7 @@ use backplane_plugin_api::types::{
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -81,6 +81,7 @@ impl Drop for Cancel {
 pub(super) struct Running {
     told: UnboundedReceiver<Told>,
     count: usize,
+    quiet: Duration,
     _cancel: Cancel,
 }
 
@@ -135,6 +136,7 @@ pub(super) fn start(
     Ok(Running {
         told,
         count,
+        quiet: app.options.keep_alive,
         _cancel: Cancel(cancel),
     })
 }
@@ -166,6 +168,11 @@ impl Running {
         context: &mut std::task::Context<'_>,
     ) -> std::task::Poll<Option<Told>> {
         self.told.poll_recv(context)
+    }
+
+    /// How long a stream of them is silent before a comment is sent.
+    pub(super) fn quiet(&self) -> Duration {
+        self.quiet
     }
 
     /// How many there are.

@@ -1,9 +1,11 @@
 //! What all requests share.
 
 use super::errors::Problem;
+use super::keys::Keys;
 use super::metrics::Metrics;
 use super::models::Served;
-use super::{Options, Tell};
+use super::tls::Tls;
+use super::{Notice, Options, Tell};
 use crate::registry::Registry;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
@@ -26,6 +28,9 @@ pub(super) struct App {
     /// Who is told.
     pub(super) tell: Tell,
     pub(super) models: Vec<Served>,
+    /// Who may ask; `None` lets all.
+    pub(super) keys: Option<Keys>,
+    pub(super) tls: Option<Tls>,
     /// What is counted.
     pub(super) metrics: Arc<Metrics>,
     /// When it was started, in seconds since 1970.
@@ -44,11 +49,19 @@ impl App {
         options: Options,
         models: Vec<Served>,
         tell: Tell,
-    ) -> Self {
+    ) -> crate::error::Result<Self> {
+        let keys = options.keys.as_deref().map(Keys::open).transpose()?;
+        let keys = keys.map(|(keys, note)| {
+            note.into_iter().for_each(|note| tell(Notice::Note(note)));
+            keys
+        });
+        let tls = options.tls.as_ref().map(Tls::open).transpose()?;
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        Self {
+        Ok(Self {
             registry,
             models,
+            keys,
+            tls,
             metrics: Arc::default(),
             started: now.map_or(0, |now| now.as_secs()),
             replies: Arc::new(Semaphore::new(options.replies as usize)),
@@ -56,7 +69,24 @@ impl App {
             cut_off: AtomicBool::new(false),
             options,
             tell,
+        })
+    }
+
+    /// Reads the files of the door again; what is wrong leaves them as they were.
+    ///
+    /// # Errors
+    /// One can't be read, or is wrong.
+    pub(super) fn reread(&self) -> crate::error::Result<()> {
+        let keys = self.keys.as_ref().map(Keys::reread).transpose()?;
+        if let Some(note) = keys.flatten() {
+            (self.tell)(Notice::Note(note));
         }
+        let tls = self.tls.as_ref().map(Tls::reread).transpose()?;
+        if tls == Some(true) {
+            let note = "new connections get the new certificate".to_owned();
+            (self.tell)(Notice::Note(note));
+        }
+        Ok(())
     }
 
     pub(super) fn stop(&self) {

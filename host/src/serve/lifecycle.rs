@@ -1,30 +1,24 @@
 //! From the socket to the end: listen, load, serve, stop.
 
+use super::connection::{connect, raise_limit};
 use super::http::{App, Peer};
 use super::models::Served;
 use super::{Notice, Options, Tell, operator, routes};
 use crate::error::{Error, Result, plain};
 use crate::registry::{Registry, Watch};
-use axum::Router;
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::{Service, service_fn};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
-/// Time in which the head of a request has to come.
-const HEAD_TIME: Duration = Duration::from_secs(30);
 /// Time that replies have to end once they are cut off.
 const CUT_TIME: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop.
 pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Result<()> {
     let models = Served::all(&options)?;
+    raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .thread_name("http")
@@ -33,7 +27,7 @@ pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Resu
         .map_err(|error| {
             Error::usage(format!("no threads to serve with: {}", plain(&error)), "")
         })?;
-    let app = Arc::new(App::new(registry, options, models, tell.clone()));
+    let app = Arc::new(App::new(registry, options, models, tell.clone())?);
     let result = runtime.block_on(serve(app.clone(), tell));
     // Calls that don't end must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -53,14 +47,17 @@ async fn serve(app: Arc<App>, tell: Tell) -> Result<()> {
         .await
         .map_err(refused)?;
     let address = listener.local_addr().map_err(refused)?;
-    if !address.ip().is_loopback() {
+    if !address.ip().is_loopback() && app.keys.is_none() {
         let note = format!(
             "{} can be reached by others, and asks nobody for a key",
             address.ip()
         );
         tell(Notice::Note(note));
     }
-    tell(Notice::Listening(address));
+    tell(Notice::Listening {
+        address,
+        tls: app.tls.is_some(),
+    });
 
     let router = routes::router(app.clone());
     let mut loaded = load(&app, &tell);
@@ -129,60 +126,6 @@ fn load(app: &Arc<App>, tell: &Tell) -> oneshot::Receiver<Result<()>> {
         tracing::error!("nothing is loaded: {}", plain(&error));
     }
     loaded
-}
-
-/// A connection, as long as it is open.
-struct Counted(Arc<App>);
-
-impl Counted {
-    fn new(app: &Arc<App>) -> Self {
-        app.metrics.connections.up();
-        Self(app.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.metrics.connections.down();
-    }
-}
-
-/// Serves one connection.
-fn connect(
-    app: &Arc<App>,
-    router: &Router,
-    stream: TcpStream,
-    peer: Peer,
-    connections: &GracefulShutdown,
-) {
-    // Events are to be sent as they come.
-    let _ = stream.set_nodelay(true);
-    let inner = TowerToHyperService::new(router.clone());
-    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
-        request.extensions_mut().insert(peer);
-        inner.call(request)
-    });
-    let watcher = connections.watcher();
-    let app = app.clone();
-    let open = Counted::new(&app);
-    tokio::spawn(async move {
-        let _open = open;
-        // One that says nothing must not keep the server; hyper does not let go of it before its first request.
-        let speaks = tokio::select! {
-            speaks = tokio::time::timeout(HEAD_TIME, stream.readable()) => speaks.is_ok(),
-            () = app.stopped() => false,
-        };
-        if !speaks {
-            return;
-        }
-        let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
-            .serve_connection(TokioIo::new(stream), service);
-        if let Err(error) = watcher.watch(connection).await {
-            tracing::debug!("{}: {error}", peer.0);
-        }
-    });
 }
 
 #[cfg(unix)]

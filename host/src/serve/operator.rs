@@ -1,13 +1,13 @@
 //! What operators ask: is it alive, is it ready, which backends are there, and reload.
 
 use super::errors::Problem;
-use super::http::{App, Peer, Shared, json};
+use super::http::{App, Shared, json};
 use super::models::Served;
 use super::{Notice, Tell};
 use crate::error::{Error, Result, plain};
 use crate::registry::{ModelOptions, Reloaded, Watch};
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use hyper_util::rt::TokioIo;
@@ -59,21 +59,14 @@ pub(super) async fn backends(State(app): Shared) -> Answer {
     .await
 }
 
-/// Looks at manifest and modules again. From this machine only, and not by a web page that happens to be open on it.
-pub(super) async fn reload(State(app): Shared, request: Request) -> Answer {
-    let peer = request.extensions().get::<Peer>();
-    if !peer.is_some_and(|Peer(address)| address.ip().to_canonical().is_loopback()) {
-        let message = "/admin is for this machine alone: ask by the loopback address";
-        return Err(Problem::forbidden(message));
-    }
-    if request.headers().contains_key(header::ORIGIN) {
-        return Err(Problem::forbidden("/admin is not for web pages"));
-    }
+/// Looks at manifest, modules, and files of keys and certificates again.
+pub(super) async fn reload(State(app): Shared) -> Answer {
     blocking(move || {
         let reloaded = app
             .registry
             .reload()
             .map_err(|error| Problem::from(&error))?;
+        app.reread().map_err(|error| Problem::from(&error))?;
         if !reloaded.changes.is_empty() {
             (app.tell)(Notice::Note(reloaded.to_string()));
         }

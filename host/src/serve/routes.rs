@@ -35,7 +35,7 @@ use Access::{Admin, Key, Open};
 use Dialect::OpenAi;
 
 #[rustfmt::skip]
-pub(super) const ROUTES: &[Route] = &[
+pub(super) static ROUTES: &[Route] = &[
     Route { method: Method::POST, path: "/v1/chat/completions", dialect: OpenAi, access: Key, handler: || post(openai::chat::create),
         about: "the next message of a chat, with the model's own template; streamed or whole" },
     Route { method: Method::POST, path: "/v1/completions", dialect: OpenAi, access: Key, handler: || post(openai::completions::create),

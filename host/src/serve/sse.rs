@@ -11,11 +11,7 @@ use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
 use tokio::time::{Instant, Interval, interval_at};
-
-/// How long nothing is sent before a comment is, so that nothing between here and the client takes it for dead.
-const QUIET: Duration = Duration::from_secs(10);
 
 /// Puts what generations tell into events.
 pub(super) trait Render: Send + Unpin + 'static {
@@ -35,7 +31,8 @@ pub(super) async fn respond(
 ) -> Result<Response, Problem> {
     let mut pending = VecDeque::new();
     // A backend that tells nothing while it reads a prompt is not waited for: the client is to know that it is served.
-    let first = tokio::time::timeout(QUIET, running.next()).await;
+    let quiet = running.quiet();
+    let first = tokio::time::timeout(quiet, running.next()).await;
     let mut left = running.count();
     if let Ok(Some(told)) = first {
         left -= usize::from(matches!(told, Told::Done { .. }));
@@ -46,7 +43,7 @@ pub(super) async fn respond(
         render,
         pending,
         left,
-        quiet: interval_at(Instant::now() + QUIET, QUIET),
+        quiet: interval_at(Instant::now() + quiet, quiet),
     };
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
