@@ -256,14 +256,14 @@ fn what_is_wrong_is_refused_in_openais_shape() {
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     write!(
         stream,
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\n{huge}\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n{huge}\r\n"
     )
     .expect("sent");
     assert_eq!(head(stream).status, 413);
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     write!(
         stream,
-        "POST /v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     .expect("sent");
     let chunk = vec![b'['; 1 << 20];
