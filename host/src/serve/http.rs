@@ -13,9 +13,10 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{Semaphore, watch};
 
 /// Time in which a request has to be whole.
@@ -56,7 +57,7 @@ impl App {
             keys
         });
         let tls = options.tls.as_ref().map(Tls::open).transpose()?;
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let now = SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(Self {
             registry,
             models,
@@ -70,6 +71,19 @@ impl App {
             options,
             tell,
         })
+    }
+
+    /// What tells whether a file of keys or certificates is another one.
+    pub(super) fn stamps(&self) -> Vec<Option<(SystemTime, u64)>> {
+        let tls = self.options.tls.iter().flat_map(|files| {
+            let own = [&files.certificate, &files.key];
+            own.into_iter().chain(&files.client_authority)
+        });
+        let stamp = |file: &PathBuf| {
+            let about = std::fs::metadata(file).ok()?;
+            Some((about.modified().ok()?, about.len()))
+        };
+        self.options.keys.iter().chain(tls).map(stamp).collect()
     }
 
     /// Reads the files of the door again; what is wrong leaves them as they were.

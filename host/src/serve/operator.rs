@@ -151,10 +151,18 @@ async fn post(authority: &str, path: &str) -> std::result::Result<(StatusCode, V
 
 /// Looks for changes of manifest and modules until the server stops, and reloads.
 pub(super) fn watch(app: &App, every: Duration, mut watch: Watch, tell: &Tell) {
+    let mut seen = app.stamps();
     loop {
         std::thread::sleep(every);
         if app.is_stopping() {
             return;
+        }
+        let now = app.stamps();
+        if std::mem::replace(&mut seen, now.clone()) != now
+            && let Err(error) = app.reread()
+        {
+            let note = format!("keys and certificates stay as they were: {}", error.line());
+            tell(Notice::Note(note));
         }
         if !watch.is_due() {
             continue;

@@ -38,8 +38,10 @@ impl Server {
             address: String::new(),
             err,
         };
-        let said = server.hears("listening on http://");
-        let address = said.split("http://").nth(1).expect("an address");
+        let said = server.hears("listening on http");
+        let said = said.split("listening on http").nth(1);
+        let address = said.and_then(|said| said.split("://").nth(1));
+        let address = address.expect("an address");
         let address = address.lines().next().expect("an address");
         server.address = address.trim().to_owned();
         server
