@@ -2,9 +2,10 @@
 //! here. Each dialect has its rows in a file of its own.
 
 mod openai;
-mod values;
+pub(super) mod values;
 
 use super::errors::Problem;
+use super::tools::Tools;
 use crate::nearest::nearest;
 use backplane_plugin_api::types::GenerateOptions;
 use serde_json::{Map, Value};
@@ -24,6 +25,7 @@ pub(super) struct Asked {
     pub(super) model: String,
     pub(super) generate: GenerateOptions,
     pub(super) template: Map<String, Value>,
+    pub(super) tools: Tools,
     pub(super) stream: bool,
     /// Whether a stream ends with what it took.
     pub(super) usage: bool,
@@ -108,6 +110,10 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
     if asked.model.is_empty() {
         return Err(Problem::field("model", "expected the name of a model"));
     }
+    asked
+        .tools
+        .check()
+        .map_err(|why| Problem::field("tool_choice", why))?;
     if endpoint == Endpoint::Chat {
         if asked.top_logprobs.is_some() && !asked.wants_logprobs {
             let why = "expected `logprobs` to be true with it";

@@ -5,6 +5,7 @@ use super::errors::Problem;
 use super::http::App;
 use super::metrics::Series;
 use super::models::Served;
+use super::tools::{Call, Piece, Plan, Reader, Tools};
 use crate::error::Result;
 use crate::registry::{Model, Reply};
 use backplane_plugin_api::sdk::Sink;
@@ -20,7 +21,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 /// One generation.
 #[derive(Clone)]
 pub(super) enum Job {
-    Chat(ChatRequest),
+    /// The next message of a chat, which may call tools.
+    Chat(ChatRequest, Arc<Tools>),
     Text(GenerateRequest),
 }
 
@@ -38,14 +40,22 @@ impl Job {
 
     fn options(&mut self) -> &mut GenerateOptions {
         match self {
-            Self::Chat(request) => &mut request.options,
+            Self::Chat(request, _) => &mut request.options,
             Self::Text(request) => &mut request.options,
+        }
+    }
+
+    /// Makes it one that the model can be asked: how its tools are told of, and its reply is read.
+    fn prepare(&mut self, model: &Model) -> std::result::Result<Plan, Problem> {
+        match self {
+            Self::Chat(request, tools) => Plan::new(model, tools, request),
+            Self::Text(_) => Ok(Plan::default()),
         }
     }
 
     fn run(&self, model: &Model, sink: &mut dyn Sink) -> Result<Reply> {
         match self {
-            Self::Chat(request) => model.chat(request, sink),
+            Self::Chat(request, _) => model.chat(request, sink),
             Self::Text(request) => model.generate(request, sink),
         }
     }
@@ -55,17 +65,66 @@ impl Job {
 pub(super) enum Told {
     /// It was accepted, and runs.
     Begun,
-    /// Text, or log probabilities, of choice `index`.
+    /// Text, a part of a call, or log probabilities, of choice `index`.
     Piece {
         index: usize,
-        text: String,
+        piece: Piece,
         logprobs: Vec<TokenLogprob>,
     },
     /// Choice `index` has ended.
     Done {
         index: usize,
-        result: std::result::Result<Box<Reply>, Problem>,
+        result: std::result::Result<Box<Answer>, Problem>,
     },
+}
+
+/// A reply as a whole, read.
+#[derive(Clone, Debug)]
+pub(super) struct Answer {
+    /// As the backend gave it.
+    pub(super) reply: Reply,
+    /// What it says, without calls.
+    pub(super) text: String,
+    /// The tools that it calls.
+    pub(super) calls: Vec<Call>,
+    /// What the user should know of how it was made.
+    pub(super) notices: Vec<String>,
+}
+
+/// How an answer ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// By itself.
+    Stop,
+    /// At a stop string.
+    StopString,
+    /// Cut, by `max_tokens` or the context.
+    Length,
+    /// With calls of tools.
+    ToolCalls,
+}
+
+impl Answer {
+    fn new(reply: Reply, reader: Reader, plan: &Plan) -> Self {
+        let (text, calls) = reader.into_parts();
+        let notices = reply.notice.iter().cloned();
+        Self {
+            text,
+            calls,
+            notices: notices.chain(plan.notices().iter().cloned()).collect(),
+            reply,
+        }
+    }
+
+    /// How it ended.
+    pub(super) fn ended(&self) -> Ended {
+        match self.reply.completion.finish_reason {
+            FinishReason::Length | FinishReason::ContextFull => Ended::Length,
+            _ if !self.calls.is_empty() => Ended::ToolCalls,
+            FinishReason::StopString => Ended::StopString,
+            _ => Ended::Stop,
+        }
+    }
 }
 
 /// Stops its generations when it is dropped.
@@ -117,6 +176,8 @@ pub(super) fn start(
             index,
             pieces,
             begun: false,
+            reader: Reader::plain(),
+            most_calls: None,
             tell: tell.clone(),
             cancel: cancel.clone(),
             app: app.clone(),
@@ -124,7 +185,7 @@ pub(super) fn start(
         };
         let (app, model, id) = (app.clone(), model.clone(), served.id.clone());
         let failed = tell.clone();
-        let run = move || teller.run(&app, &model, &id, &job, permit);
+        let run = move || teller.run(&app, &model, &id, job, permit);
         let thread = std::thread::Builder::new().name(format!("reply of {}", served.id));
         if let Err(error) = thread.spawn(run) {
             let result = Err(Problem::internal(format!(
@@ -142,18 +203,18 @@ pub(super) fn start(
 }
 
 impl Running {
-    /// The replies, in order, once all are there.
+    /// The answers, in order, once all are there.
     ///
     /// # Errors
     /// One failed; the others are stopped.
-    pub(super) async fn replies(mut self) -> std::result::Result<Vec<Reply>, Problem> {
-        let mut replies: Vec<Option<Reply>> = vec![None; self.count];
+    pub(super) async fn answers(mut self) -> std::result::Result<Vec<Answer>, Problem> {
+        let mut answers: Vec<Option<Answer>> = vec![None; self.count];
         while let Some(told) = self.told.recv().await {
             if let Told::Done { index, result } = told {
-                replies[index] = Some(*result?);
+                answers[index] = Some(*result?);
             }
         }
-        let all: Option<Vec<Reply>> = replies.into_iter().collect();
+        let all: Option<Vec<Answer>> = answers.into_iter().collect();
         all.ok_or_else(|| Problem::internal("a reply has ended without an end"))
     }
 
@@ -229,8 +290,8 @@ impl Meter {
         }
     }
 
-    fn ended(&self, reply: &Result<Reply>) {
-        let Ok(reply) = reply else {
+    fn ended(&self, reply: Option<&Reply>) {
+        let Some(reply) = reply else {
             self.series.ended(None);
             return;
         };
@@ -262,6 +323,9 @@ struct Teller {
     index: usize,
     pieces: bool,
     begun: bool,
+    reader: Reader,
+    /// After how many calls it is to end.
+    most_calls: Option<usize>,
     tell: UnboundedSender<Told>,
     cancel: Arc<AtomicBool>,
     app: Arc<App>,
@@ -274,30 +338,12 @@ impl Teller {
         app: &App,
         model: &Model,
         id: &str,
-        job: &Job,
+        mut job: Job,
         permit: Option<OwnedSemaphorePermit>,
     ) {
-        let reply = app
-            .registry
-            .renew(model)
-            .and_then(|()| job.run(model, &mut self));
-        self.meter.ended(&reply);
-        let stopped = app.is_cut_off();
-        let result = match reply {
-            Ok(reply) if reply.completion.finish_reason == FinishReason::Cancelled && stopped => {
-                Err(Problem::unavailable("the server is stopping", None))
-            }
-            Ok(reply) => {
-                if let Some(served) = app.models.iter().find(|one| one.id == id) {
-                    served.has_answered();
-                }
-                Ok(Box::new(reply))
-            }
-            Err(error) => {
-                tracing::warn!(request = self.meter.request(), "{id}: {error}");
-                Err(Problem::from(&error))
-            }
-        };
+        let result = self.answer(app, model, id, &mut job);
+        let answer = result.as_ref().ok();
+        self.meter.ended(answer.map(|answer| &answer.reply));
         let Self {
             index, tell, meter, ..
         } = self;
@@ -306,6 +352,82 @@ impl Teller {
         drop(meter);
         // One that does not listen any more has gone away.
         let _ = tell.send(Told::Done { index, result });
+    }
+
+    fn answer(
+        &mut self,
+        app: &App,
+        model: &Model,
+        id: &str,
+        job: &mut Job,
+    ) -> std::result::Result<Box<Answer>, Problem> {
+        let request = self.meter.request().to_owned();
+        let failed = |error: crate::error::Error| {
+            tracing::warn!(request, "{id}: {error}");
+            Problem::from(&error)
+        };
+        app.registry.renew(model).map_err(failed)?;
+        let plan = job.prepare(model)?;
+        self.reader = plan.reader();
+        self.most_calls = plan.most_calls();
+        let mut reply = job.run(model, self).map_err(failed)?;
+        let completion = &mut reply.completion;
+        if completion.finish_reason == FinishReason::Cancelled {
+            if app.is_cut_off() {
+                return Err(Problem::unavailable("the server is stopping", None));
+            }
+            if self.has_enough() {
+                completion.finish_reason = FinishReason::Stop;
+            }
+        }
+        if let Some(served) = app.models.iter().find(|one| one.id == id) {
+            served.has_answered();
+        }
+        let cut = !matches!(
+            completion.finish_reason,
+            FinishReason::Stop | FinishReason::StopString
+        );
+        let last = self.reader.finish(cut);
+        self.say_all(last, &[]);
+        let reader = std::mem::replace(&mut self.reader, Reader::plain());
+        Ok(Box::new(Answer::new(reply, reader, &plan)))
+    }
+
+    /// Whether all calls that it may make are made.
+    fn has_enough(&self) -> bool {
+        self.most_calls
+            .is_some_and(|most| self.reader.whole() >= most)
+    }
+
+    /// Tells pieces; log probabilities go with the first.
+    fn say_all(&mut self, mut pieces: Vec<Piece>, logprobs: &[TokenLogprob]) -> Control {
+        if !self.pieces {
+            return self.go_on();
+        }
+        if pieces.is_empty() && !logprobs.is_empty() {
+            pieces.push(Piece::Text(String::new()));
+        }
+        let index = self.index;
+        let mut logprobs = logprobs.to_vec();
+        for piece in pieces {
+            let logprobs = std::mem::take(&mut logprobs);
+            let told = Told::Piece {
+                index,
+                piece,
+                logprobs,
+            };
+            if self.say(told) == Control::Stop {
+                return Control::Stop;
+            }
+        }
+        self.go_on()
+    }
+
+    fn go_on(&self) -> Control {
+        match self.should_stop() {
+            true => Control::Stop,
+            false => Control::Continue,
+        }
     }
 
     fn say(&mut self, told: Told) -> Control {
@@ -330,20 +452,11 @@ impl Sink for Teller {
             Event::Text { text } => (text, &[][..]),
             Event::Prefill { .. } => ("", &[][..]),
         };
-        if !self.pieces || (text.is_empty() && logprobs.is_empty()) {
-            return match self.should_stop() {
-                true => Control::Stop,
-                false => Control::Continue,
-            };
-        }
-        self.say(Told::Piece {
-            index: self.index,
-            text: text.to_owned(),
-            logprobs: logprobs.to_vec(),
-        })
+        let pieces = self.reader.push(text);
+        self.say_all(pieces, logprobs)
     }
 
     fn should_stop(&self) -> bool {
-        self.cancel.load(Ordering::Acquire) || self.app.is_cut_off()
+        self.cancel.load(Ordering::Acquire) || self.app.is_cut_off() || self.has_enough()
     }
 }

@@ -12,6 +12,7 @@
 //! | what every request passes | `door.rs`, with `keys.rs` and `cors.rs` |
 //! | what is told of requests | `access.rs` (one by one), `metrics.rs` (counted) |
 //! | sockets, signals, the end | `lifecycle.rs`, with `connection.rs` and `tls.rs` |
+//! | what of a reply is text and what a call | `tools/` |
 //!
 //! Invariants: nothing in a request is ignored silently: an unknown field is refused by its name. Nothing of HTTP is known
 //! outside this folder. A model is never named by a path: only those that the operator loaded are served.
@@ -33,6 +34,7 @@ mod operator;
 mod routes;
 mod sse;
 mod tls;
+mod tools;
 
 use crate::error::Result;
 use crate::registry::{ModelOptions, Registry};

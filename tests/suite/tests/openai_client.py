@@ -48,8 +48,8 @@ def refused(kind, call):
 
 error = refused(openai.NotFoundError, lambda: client.chat.completions.create(model="another", messages=messages))
 assert error.code == "model_not_found", error
-error = refused(openai.BadRequestError, lambda: client.chat.completions.create(**asked, tools=[{"type": "function", "function": {"name": "f"}}]))
-assert error.param == "tools", error
+error = refused(openai.BadRequestError, lambda: client.chat.completions.create(**asked, functions=[{"name": "f"}]))
+assert error.param == "functions", error
 error = refused(openai.BadRequestError, lambda: client.chat.completions.create(**asked, extra_body={"frobnicate": 1}))
 assert error.param == "frobnicate", error
 long = [{"role": "user", "content": "word " * 20000}]

@@ -191,8 +191,8 @@ fn what_is_wrong_is_refused_in_openais_shape() {
     for (field, value, status, code) in [
         ("temperature", json!("hot"), 400, ""),
         (
-            "tools",
-            json!([{ "type": "function", "function": { "name": "f" } }]),
+            "functions",
+            json!([{ "name": "f" }]),
             400,
             "unsupported_parameter",
         ),

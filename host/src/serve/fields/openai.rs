@@ -3,6 +3,7 @@
 use super::Does::{Content, Honoured, NoEffect, Refused};
 use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
+use crate::serve::tools;
 use serde_json::Value;
 
 const BOTH: &[Endpoint] = &[Endpoint::Chat, Endpoint::Completions];
@@ -68,11 +69,14 @@ pub(super) const FIELDS: &[Field] = &[
         about: "variables for the model's chat template, such as `enable_thinking` (not OpenAI's)" },
     Field { name: "echo", on: COMPLETIONS, does: Refused(is_false), about: "the prompt is not said again" },
     Field { name: "suffix", on: COMPLETIONS, does: Refused(is_empty), about: "texts are not filled in" },
-    Field { name: "tools", on: CHAT, does: Refused(is_empty), about: "tools are not offered yet" },
-    Field { name: "tool_choice", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "tools are not offered yet" },
-    Field { name: "parallel_tool_calls", on: CHAT, does: NoEffect, about: "there are no tools to call" },
-    Field { name: "functions", on: CHAT, does: Refused(is_empty), about: "tools are not offered yet" },
-    Field { name: "function_call", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "tools are not offered yet" },
+    Field { name: "tools", on: CHAT, does: Honoured(|it, v| tools::read(v).map(|v| it.tools.offered = v)),
+        about: "up to 128 functions that the model may call; `parameters` is a JSON schema; `strict` has no effect: arguments always follow the schema" },
+    Field { name: "tool_choice", on: CHAT, does: Honoured(|it, v| tools::read_choice(v, &mut it.tools)),
+        about: "`auto`, `none`, `required`, a function by its name, or `allowed_tools` with a mode" },
+    Field { name: "parallel_tool_calls", on: CHAT, does: Honoured(|it, v| boolean(v).map(|v| it.tools.parallel = v)),
+        about: "whether several tools may be called in one reply; true unless given" },
+    Field { name: "functions", on: CHAT, does: Refused(is_empty), about: "the older form of `tools`" },
+    Field { name: "function_call", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "the older form of `tool_choice`" },
     Field { name: "response_format", on: CHAT, does: Refused(|v| v["type"] == "text"), about: "only the type `text`: structured output is not offered yet" },
     Field { name: "grammar", on: BOTH, does: Refused(is_empty), about: "structured output is not offered yet" },
     Field { name: "modalities", on: CHAT, does: Refused(|v| v.as_array().is_some_and(|all| all.iter().all(|one| one == "text"))), about: "only `text`" },

@@ -97,7 +97,7 @@ fn what_is_wrong_is_named() {
         (
             "tools",
             json!([{ "type": "function" }]),
-            "tools are not offered yet",
+            "[0]: expected an object with the name",
         ),
         (
             "response_format",

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// What was expected, and the beginning of what was found.
-pub(super) fn expected(what: &str, found: &Value) -> String {
+pub(in crate::serve) fn expected(what: &str, found: &Value) -> String {
     let shown: String = found.to_string().chars().take(40).collect();
     format!("expected {what}, found {shown}")
 }

@@ -1,18 +1,19 @@
 //! `POST /v1/chat/completions`.
 
 use super::{Frame, Usage, finish_reason, logprobs, messages, ours};
-use crate::registry::Reply;
 use crate::serve::errors::Problem;
 use crate::serve::fields::{self, Endpoint};
-use crate::serve::generation::{self, Job, Told};
+use crate::serve::generation::{self, Answer, Job, Told};
 use crate::serve::http::{self, Shared};
 use crate::serve::models::find;
 use crate::serve::sse::{self, Render};
+use crate::serve::tools::{Call, Piece};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use backplane_plugin_api::types::ChatRequest;
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Answers a chat.
 pub(in crate::serve) async fn create(
@@ -24,12 +25,13 @@ pub(in crate::serve) async fn create(
     let messages = messages::read(&body)?;
     let served = find(&app.models, &asked.model)?;
     let frame = Frame::new("chatcmpl", &served.id, &asked);
-    let job = Job::Chat(ChatRequest {
+    let request = ChatRequest {
         messages,
         tools: None,
         template_options: asked.template,
         options: asked.generate,
-    });
+    };
+    let job = Job::Chat(request, Arc::new(asked.tools));
     let choices = asked.choices;
     let running = generation::start(&app, served, job.choices(choices), asked.stream)?;
     if asked.stream {
@@ -42,32 +44,49 @@ pub(in crate::serve) async fn create(
         };
         return sse::respond(running, render).await;
     }
-    let replies = running.replies().await?;
+    let answers = running.answers().await?;
     let wants_logprobs = asked.logprobs.is_some();
     Ok(http::json(
         StatusCode::OK,
-        &whole(&frame, choices, &replies, wants_logprobs),
+        &whole(&frame, choices, &answers, wants_logprobs),
     ))
 }
 
-fn whole(frame: &Frame, choices: u32, replies: &[Reply], wants_logprobs: bool) -> Value {
+fn whole(frame: &Frame, choices: u32, answers: &[Answer], wants_logprobs: bool) -> Value {
     let mut usage = Usage::default();
-    let each = replies.iter().enumerate().map(|(index, reply)| {
-        usage.add(index, choices, reply);
+    let each = answers.iter().enumerate().map(|(index, answer)| {
+        usage.add(index, choices, answer);
         let logprobs =
-            wants_logprobs.then(|| logprobs::chat(reply.logprobs.iter().map(Vec::as_slice)));
+            wants_logprobs.then(|| logprobs::chat(answer.reply.logprobs.iter().map(Vec::as_slice)));
         json!({
             "index": index,
-            "message": { "role": "assistant", "content": reply.text, "refusal": null },
+            "message": message(answer),
             "logprobs": logprobs,
-            "finish_reason": finish_reason(reply),
+            "finish_reason": finish_reason(answer),
         })
     });
     let choices: Value = each.collect();
     let mut answer = frame.json("chat.completion", choices);
     answer["usage"] = usage.json();
-    answer["backplane"] = replies.first().map_or(Value::Null, ours);
+    answer["backplane"] = answers.first().map_or(Value::Null, ours);
     answer
+}
+
+/// What is said. Content is null where tools are called and nothing is said besides.
+fn message(answer: &Answer) -> Value {
+    let mut message = json!({ "role": "assistant", "content": answer.text, "refusal": null });
+    if !answer.calls.is_empty() {
+        if answer.text.is_empty() {
+            message["content"] = Value::Null;
+        }
+        message["tool_calls"] = answer.calls.iter().map(call).collect();
+    }
+    message
+}
+
+fn call(call: &Call) -> Value {
+    let function = json!({ "name": call.name, "arguments": call.arguments });
+    json!({ "id": call.id, "type": "function", "function": function })
 }
 
 struct Stream {
@@ -101,13 +120,28 @@ impl Stream {
     }
 }
 
+fn delta(piece: Piece) -> Value {
+    match piece {
+        Piece::Text(text) => json!({ "content": text }),
+        Piece::Begun { number, id, name } => {
+            let function = json!({ "name": name, "arguments": "" });
+            let call =
+                json!({ "index": number, "id": id, "type": "function", "function": function });
+            json!({ "tool_calls": [call] })
+        }
+        Piece::Arguments { number, text } => {
+            json!({ "tool_calls": [{ "index": number, "function": { "arguments": text } }] })
+        }
+    }
+}
+
 impl Render for Stream {
     fn take(&mut self, told: Told) -> Result<Vec<Value>, Problem> {
         match told {
             Told::Begun => Ok(Vec::new()),
             Told::Piece {
                 index,
-                text,
+                piece,
                 logprobs,
             } => {
                 let mut events: Vec<Value> = self.begin(index).into_iter().collect();
@@ -115,16 +149,16 @@ impl Render for Stream {
                     true => logprobs::chat([logprobs.as_slice()]),
                     false => Value::Null,
                 };
-                events.push(self.chunk(index, json!({ "content": text }), logprobs, None));
+                events.push(self.chunk(index, delta(piece), logprobs, None));
                 Ok(events)
             }
             Told::Done { index, result } => {
-                let reply = result?;
-                self.usage.add(index, self.choices, &reply);
+                let answer = result?;
+                self.usage.add(index, self.choices, &answer);
                 let mut events: Vec<Value> = self.begin(index).into_iter().collect();
-                let reason = finish_reason(&reply);
+                let reason = finish_reason(&answer);
                 let mut last = self.chunk(index, json!({}), Value::Null, Some(reason));
-                last["backplane"] = ours(&reply);
+                last["backplane"] = ours(&answer);
                 events.push(last);
                 Ok(events)
             }

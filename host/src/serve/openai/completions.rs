@@ -1,13 +1,13 @@
 //! `POST /v1/completions`.
 
 use super::{Frame, Usage, finish_reason, logprobs, ours};
-use crate::registry::Reply;
 use crate::serve::errors::Problem;
 use crate::serve::fields::{self, Asked, Endpoint};
-use crate::serve::generation::{self, Job, Told};
+use crate::serve::generation::{self, Answer, Job, Told};
 use crate::serve::http::{self, Shared};
 use crate::serve::models::find;
 use crate::serve::sse::{self, Render};
+use crate::serve::tools::Piece;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -40,10 +40,10 @@ pub(in crate::serve) async fn create(
         };
         return sse::respond(running, render).await;
     }
-    let replies = running.replies().await?;
+    let answers = running.answers().await?;
     Ok(http::json(
         StatusCode::OK,
-        &whole(&frame, choices, &replies, wants_logprobs),
+        &whole(&frame, choices, &answers, wants_logprobs),
     ))
 }
 
@@ -99,23 +99,23 @@ fn prompt(value: &Value) -> Option<Prompt> {
     }
 }
 
-fn whole(frame: &Frame, choices: u32, replies: &[Reply], wants_logprobs: bool) -> Value {
+fn whole(frame: &Frame, choices: u32, answers: &[Answer], wants_logprobs: bool) -> Value {
     let mut usage = Usage::default();
-    let each = replies.iter().enumerate().map(|(index, reply)| {
-        usage.add(index, choices, reply);
-        let tokens = || reply.logprobs.iter().map(Vec::as_slice);
+    let each = answers.iter().enumerate().map(|(index, answer)| {
+        usage.add(index, choices, answer);
+        let tokens = || answer.reply.logprobs.iter().map(Vec::as_slice);
         let logprobs = wants_logprobs.then(|| logprobs::completion(tokens(), &mut 0));
         json!({
-            "text": reply.text,
+            "text": answer.text,
             "index": index,
             "logprobs": logprobs,
-            "finish_reason": finish_reason(reply),
+            "finish_reason": finish_reason(answer),
         })
     });
     let choices: Value = each.collect();
     let mut answer = frame.json("text_completion", choices);
     answer["usage"] = usage.json();
-    answer["backplane"] = replies.first().map_or(Value::Null, ours);
+    answer["backplane"] = answers.first().map_or(Value::Null, ours);
     answer
 }
 
@@ -146,9 +146,13 @@ impl Render for Stream {
             Told::Begun => Ok(Vec::new()),
             Told::Piece {
                 index,
-                text,
+                piece,
                 logprobs,
             } => {
+                // Only chats call tools.
+                let Piece::Text(text) = piece else {
+                    return Ok(Vec::new());
+                };
                 let logprobs = match self.offsets.get_mut(index) {
                     Some(offset) if self.wants_logprobs && !logprobs.is_empty() => {
                         logprobs::completion([logprobs.as_slice()], offset)
@@ -158,10 +162,10 @@ impl Render for Stream {
                 Ok(vec![self.chunk(index, &text, logprobs, None)])
             }
             Told::Done { index, result } => {
-                let reply = result?;
-                self.usage.add(index, self.choices, &reply);
-                let mut last = self.chunk(index, "", Value::Null, Some(finish_reason(&reply)));
-                last["backplane"] = ours(&reply);
+                let answer = result?;
+                self.usage.add(index, self.choices, &answer);
+                let mut last = self.chunk(index, "", Value::Null, Some(finish_reason(&answer)));
+                last["backplane"] = ours(&answer);
                 Ok(vec![last])
             }
         }

@@ -7,8 +7,7 @@ mod messages;
 pub(super) mod models;
 
 use super::fields::Asked;
-use crate::registry::Reply;
-use backplane_plugin_api::types::FinishReason;
+use crate::serve::generation::{Answer, Ended};
 use serde_json::{Value, json};
 use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,10 +51,11 @@ impl Frame {
 }
 
 /// How a reply ended, in OpenAI's words.
-fn finish_reason(reply: &Reply) -> &'static str {
-    match reply.completion.finish_reason {
-        FinishReason::Length | FinishReason::ContextFull => "length",
-        _ => "stop",
+fn finish_reason(answer: &Answer) -> &'static str {
+    match answer.ended() {
+        Ended::Length => "length",
+        Ended::ToolCalls => "tool_calls",
+        Ended::Stop | Ended::StopString => "stop",
     }
 }
 
@@ -69,8 +69,8 @@ struct Usage {
 
 impl Usage {
     /// Adds choice `index` of a request with `choices` for each prompt.
-    fn add(&mut self, index: usize, choices: u32, reply: &Reply) {
-        let completion = &reply.completion;
+    fn add(&mut self, index: usize, choices: u32, answer: &Answer) {
+        let completion = &answer.reply.completion;
         if index.is_multiple_of(choices as usize) {
             self.prompt += completion.prompt_tokens;
             self.cached += completion.cached_tokens;
@@ -89,11 +89,12 @@ impl Usage {
 }
 
 /// What we say besides: who made the reply, how, and what the user should know of that.
-fn ours(reply: &Reply) -> Value {
-    let completion = &reply.completion;
+fn ours(answer: &Answer) -> Value {
+    let completion = &answer.reply.completion;
+    let notice = (!answer.notices.is_empty()).then(|| answer.notices.join("; "));
     json!({
-        "backend": reply.backend,
-        "notice": reply.notice,
+        "backend": answer.reply.backend,
+        "notice": notice,
         "seed": completion.seed,
         "finish_reason": completion.finish_reason,
         "stop_string": completion.stop_string,

@@ -1,0 +1,300 @@
+//! Which tools a request offers, and which of them the model may or must call: every dialect fills this in.
+
+use crate::serve::fields::values::expected;
+use serde_json::{Map, Value, json};
+
+/// A tool that may be called.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::serve) struct Tool {
+    pub(in crate::serve) name: String,
+    pub(in crate::serve) description: Option<String>,
+    /// A JSON schema of its arguments, an object's; `None` takes none.
+    pub(in crate::serve) parameters: Option<Value>,
+    /// Where the schema stands in the request, as a JSON pointer: `/tools/0/function/parameters`.
+    pub(in crate::serve) place: String,
+}
+
+impl Tool {
+    /// As chat templates know tools.
+    pub(in crate::serve) fn json(&self) -> Value {
+        let mut function = Map::new();
+        function.insert("name".into(), json!(self.name));
+        function.insert(
+            "description".into(),
+            json!(self.description.as_deref().unwrap_or_default()),
+        );
+        function.insert("parameters".into(), self.schema());
+        json!({ "type": "function", "function": function })
+    }
+
+    /// The schema of its arguments: of no argument, where it has none.
+    pub(in crate::serve) fn schema(&self) -> Value {
+        let nothing =
+            || json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        self.parameters.clone().unwrap_or_else(nothing)
+    }
+}
+
+/// Whether tools are called.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::serve) enum Choice {
+    /// As the model likes.
+    #[default]
+    Auto,
+    /// Not at all; the model is told of none.
+    None,
+    /// At least one.
+    Required,
+    /// This one.
+    Named(String),
+}
+
+/// The tools of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::serve) struct Tools {
+    pub(in crate::serve) offered: Vec<Tool>,
+    pub(in crate::serve) choice: Choice,
+    /// Of those offered, which may be called; `None` is all.
+    pub(in crate::serve) allowed: Option<Vec<String>>,
+    /// Whether several may be called in one reply.
+    pub(in crate::serve) parallel: bool,
+}
+
+impl Default for Tools {
+    fn default() -> Self {
+        Self {
+            offered: Vec::new(),
+            choice: Choice::Auto,
+            allowed: None,
+            parallel: true,
+        }
+    }
+}
+
+impl Tools {
+    /// Whether any may be called.
+    pub(in crate::serve) fn any(&self) -> bool {
+        !self.offered.is_empty() && self.choice != Choice::None
+    }
+
+    /// Those that may be called.
+    pub(in crate::serve) fn callable(&self) -> impl Iterator<Item = &Tool> {
+        self.offered
+            .iter()
+            .filter(|tool| match (&self.choice, &self.allowed) {
+                (Choice::None, _) => false,
+                (Choice::Named(name), _) => tool.name == *name,
+                (_, Some(allowed)) => allowed.contains(&tool.name),
+                (_, None) => true,
+            })
+    }
+
+    /// That what is chosen is offered.
+    ///
+    /// # Errors
+    /// What is not.
+    pub(in crate::serve) fn check(&self) -> Result<(), String> {
+        let named = match &self.choice {
+            Choice::Named(name) => Some(name),
+            _ => None,
+        };
+        let mut chosen = named.into_iter().chain(self.allowed.iter().flatten());
+        let offered = |name: &&String| self.offered.iter().any(|tool| tool.name == **name);
+        if let Some(other) = chosen.find(|name| !offered(name)) {
+            return Err(format!("`{other}` is not among the tools"));
+        }
+        if self.choice == Choice::Required && self.callable().next().is_none() {
+            return Err("expected tools to choose from".to_owned());
+        }
+        Ok(())
+    }
+}
+
+/// Most tools of one request.
+const MOST: usize = 128;
+
+/// OpenAI's `tools`.
+///
+/// # Errors
+/// One is not a function with a name of its own.
+pub(in crate::serve) fn read(value: &Value) -> Result<Vec<Tool>, String> {
+    let what = format!("an array of up to {MOST} functions");
+    let all = value.as_array().filter(|all| all.len() <= MOST);
+    let all = all.ok_or_else(|| expected(&what, value))?;
+    let mut tools: Vec<Tool> = Vec::new();
+    for (index, one) in all.iter().enumerate() {
+        let at = |why: String| format!("[{index}]: {why}");
+        let tool = tool(index, one).map_err(at)?;
+        if tools.iter().any(|other| other.name == tool.name) {
+            return Err(at(format!("there are two functions named `{}`", tool.name)));
+        }
+        tools.push(tool);
+    }
+    Ok(tools)
+}
+
+fn tool(index: usize, value: &Value) -> Result<Tool, String> {
+    if value["type"] != "function" {
+        return Err(expected("the type `function`", &value["type"]));
+    }
+    let what = "an object with the name of a function";
+    let function = &value["function"];
+    let object = function
+        .as_object()
+        .ok_or_else(|| expected(what, function))?;
+    let name = name(&function["name"])?;
+    for (key, value) in object {
+        let right = match key.as_str() {
+            "name" => true,
+            "description" => value.is_string() || value.is_null(),
+            "parameters" => value.is_object() || value.is_null(),
+            "strict" => value.is_boolean() || value.is_null(),
+            other => return Err(format!("`{other}`: no such field of a function")),
+        };
+        if !right {
+            let what = match key.as_str() {
+                "description" => "a text",
+                "parameters" => "a JSON schema, an object",
+                _ => "true or false",
+            };
+            return Err(format!("`{key}`: {}", expected(what, value)));
+        }
+    }
+    Ok(Tool {
+        name,
+        description: function["description"].as_str().map(str::to_owned),
+        parameters: object.get("parameters").filter(|it| !it.is_null()).cloned(),
+        place: format!("/tools/{index}/function/parameters"),
+    })
+}
+
+/// The name of a function: what families write around names is not to be mistaken for a part of one.
+///
+/// # Errors
+/// It is none.
+pub(in crate::serve) fn name(value: &Value) -> Result<String, String> {
+    let name = value.as_str().unwrap_or_default();
+    let right = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    if name.is_empty() || name.len() > 128 || !name.bytes().all(right) {
+        let what = "a name of up to 128 letters, digits, `_`, `-` and `.`";
+        return Err(format!("`name`: {}", expected(what, value)));
+    }
+    Ok(name.to_owned())
+}
+
+/// OpenAI's `tool_choice`.
+///
+/// # Errors
+/// It is none.
+pub(in crate::serve) fn read_choice(value: &Value, tools: &mut Tools) -> Result<(), String> {
+    let what = "`auto`, `none`, `required`, or a function by its name";
+    let wrong = || expected(what, value);
+    let mode = |value: &Value| match value.as_str() {
+        Some("auto") => Ok(Choice::Auto),
+        Some("none") => Ok(Choice::None),
+        Some("required") => Ok(Choice::Required),
+        _ => Err(wrong()),
+    };
+    tools.choice = match value["type"].as_str() {
+        Some("function") => Choice::Named(name(&value["function"]["name"])?),
+        Some("allowed_tools") => {
+            let allowed = &value["allowed_tools"];
+            let names = allowed["tools"].as_array().ok_or_else(wrong)?;
+            let names = names.iter().map(|one| name(&one["function"]["name"]));
+            tools.allowed = Some(names.collect::<Result<_, _>>()?);
+            mode(&allowed["mode"])?
+        }
+        Some(_) => return Err(wrong()),
+        None => mode(value)?,
+    };
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn function(name: &str) -> Value {
+        json!({ "type": "function", "function": { "name": name, "parameters": { "type": "object" } } })
+    }
+
+    #[test]
+    fn tools_of_a_request() {
+        let all = read(&json!([function("a"), { "type": "function", "function": { "name": "b", "strict": true, "description": null } }])).unwrap();
+        assert_eq!(all[0].place, "/tools/0/function/parameters");
+        assert_eq!(all[0].schema(), json!({ "type": "object" }));
+        assert_eq!(all[1].schema()["additionalProperties"], false);
+        assert_eq!(all[1].json()["function"]["name"], "b");
+        for (wrong, said) in [
+            (json!({}), "an array of up to 128"),
+            (json!([1]), "[0]: expected the type `function`"),
+            (
+                json!([{ "type": "custom", "custom": {} }]),
+                "[0]: expected the type `function`, found \"custom\"",
+            ),
+            (
+                json!([{ "type": "function" }]),
+                "[0]: expected an object with the name",
+            ),
+            (json!([function("a b")]), "[0]: `name`: expected a name"),
+            (json!([function("")]), "[0]: `name`"),
+            (
+                json!([function("a"), function("a")]),
+                "[1]: there are two functions named `a`",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "a", "parameters": [] } }]),
+                "`parameters`: expected a JSON schema",
+            ),
+            (
+                json!([{ "type": "function", "function": { "name": "a", "schema": {} } }]),
+                "`schema`: no such field",
+            ),
+            (json!(vec![function("a"); 129]), "up to 128"),
+        ] {
+            let why = read(&wrong).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
+    }
+
+    #[test]
+    fn choices_of_a_request() {
+        let of = |choice: Value| {
+            let mut tools = Tools {
+                offered: read(&json!([function("a"), function("b")])).unwrap(),
+                ..Tools::default()
+            };
+            read_choice(&choice, &mut tools)?;
+            tools.check()?;
+            let names: Vec<String> = tools.callable().map(|tool| tool.name.clone()).collect();
+            Ok::<_, String>((tools.choice.clone(), names.join(" ")))
+        };
+        let allowed = |mode: &str, name: &str| json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": [function(name)] } });
+        for (choice, expected, names) in [
+            (json!("auto"), Choice::Auto, "a b"),
+            (json!("none"), Choice::None, ""),
+            (json!("required"), Choice::Required, "a b"),
+            (function("b"), Choice::Named("b".into()), "b"),
+            (allowed("required", "a"), Choice::Required, "a"),
+        ] {
+            assert_eq!(of(choice).unwrap(), (expected, names.to_owned()));
+        }
+        for (wrong, said) in [
+            (json!("any"), "expected `auto`"),
+            (json!(1), "expected `auto`"),
+            (json!({ "type": "custom" }), "expected `auto`"),
+            (json!({ "type": "function" }), "`name`: expected a name"),
+            (function("c"), "`c` is not among the tools"),
+            (allowed("auto", "c"), "`c` is not among the tools"),
+            (allowed("any", "a"), "expected `auto`"),
+        ] {
+            let why = of(wrong).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
+        let none = Tools {
+            choice: Choice::Required,
+            ..Tools::default()
+        };
+        assert!(none.check().is_err());
+    }
+}
