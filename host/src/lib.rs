@@ -31,6 +31,8 @@ mod authoring;
 pub mod catalog;
 #[cfg(feature = "cli")]
 pub mod cli;
+#[cfg(any(feature = "cli", feature = "serve"))]
+mod devices;
 mod error;
 mod folders;
 pub mod loader;

