@@ -1,7 +1,7 @@
 """What idle connections cost a server: `python idle_connections.py HOST:PORT PID [COUNT]`.
 
 Opens COUNT connections (10000 unless said otherwise) to the server that runs as process PID: first ones that say nothing, then as
-many that have asked once and keep their connection. Prints the growth of the server's memory (VmRSS) for both.
+many that have asked once and keep their connection. Prints by how much the server's memory (VmRSS) has grown since the beginning.
 The server is to let them be for long enough: `backplane serve MODEL --idle-time 10m`.
 """
 
@@ -35,8 +35,9 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     assert most == resource.RLIM_INFINITY or most > count + 100, f"this process may open {most} files"
 
+    before = memory(pid)
+
     def grown(what, say):
-        before = memory(pid)
         connections = []
         for _ in range(count):
             connection = socket.create_connection((host, int(port)), timeout=60)
