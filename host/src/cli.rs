@@ -6,6 +6,7 @@
 
 pub(crate) mod arguments;
 mod bench;
+mod config;
 mod devices;
 mod files;
 mod generated;
@@ -90,6 +91,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
         Verb::Devices(verb) => devices::devices(&global, &verb),
         Verb::Serve(verb) => serve::serve(&global, &verb),
+        Verb::Config(verb) => config::config(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),
         Verb::Completions(verb) => generated::completions(&verb),
         Verb::Man(verb) => generated::man(&verb),

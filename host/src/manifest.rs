@@ -16,6 +16,9 @@
 //! memory_limit = "8GiB"            # with isolation = "process", on Linux: most memory, mapped files not counted. Default: none
 //! [plugin.cpu.options]             # the plugin's own options; it refuses those it does not know
 //! threads = 2
+//! [serve]                          # the server's settings: see SETTINGS
+//! port = 8080
+//! [serve.model.small]              # and what holds for one model: see MODEL_SETTINGS
 //! ```
 //!
 //! Names of plugins are compared without regard to case, and `-` is `_`. An unknown key is an error that names its
@@ -26,9 +29,14 @@
 mod limits;
 mod locate;
 mod parse;
+mod serve;
 
 pub use limits::{Bytes, Limit, Watchdog};
 pub use locate::{Source, locate};
+pub use serve::{
+    Given, KeepAlive, Kind, MODEL_SETTINGS, MemoryBudget, SETTINGS, ServeEntry, ServeModel,
+    ServeOptions, Setting, VARIABLES, Value,
+};
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -157,6 +165,8 @@ pub struct Manifest {
     pub context: u32,
     /// Entries by name.
     pub plugins: BTreeMap<String, PluginEntry>,
+    /// Settings of the server.
+    pub serve: ServeEntry,
 }
 
 impl Manifest {
@@ -171,6 +181,7 @@ impl Manifest {
             discover: true,
             context: DEFAULT_CONTEXT,
             plugins: BTreeMap::new(),
+            serve: ServeEntry::default(),
         }
     }
 

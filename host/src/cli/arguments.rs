@@ -4,8 +4,9 @@
 pub(crate) mod author;
 
 mod serve;
+mod settings;
 
-pub(crate) use serve::{Reload, Serve};
+pub(crate) use serve::{Config, Reload, Serve};
 
 use super::values;
 use crate::manifest::Isolation;
@@ -101,6 +102,8 @@ pub(crate) enum Verb {
     InspectAttention(InspectAttention),
     /// Serve models over HTTP, as OpenAI's API has them
     Serve(Serve),
+    /// Every setting, its value, and where that comes from
+    Config(Config),
     /// Which engines can run here, and why the others can't
     Plugins(Plugins),
     /// What models could run on here, and which engine would use it

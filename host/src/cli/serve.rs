@@ -3,31 +3,24 @@
 use super::arguments::{Global, Reload, Serve};
 use super::{output, registry};
 use crate::error::Result;
-use crate::serve::{Notice, Options, ask_to_reload, serve as run};
+use crate::serve::{Notice, Resolved, ask_to_reload, serve as run};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 pub(super) fn serve(global: &Global, verb: &Serve) -> Result<ExitCode> {
-    let mut loading = verb.loading.options();
-    loading.load.parallel = verb.parallel;
-    let defaults = Options::default();
-    let options = Options {
-        models: verb.models.clone(),
-        loading,
-        host: verb.host.clone(),
-        port: verb.port,
-        grace: Duration::from_secs(verb.grace.into()),
-        watch: defaults.watch.filter(|_| !verb.no_watch),
-        ..defaults
-    };
+    let registry = registry(global)?;
+    let manifest = registry.manifest();
+    let resolved = Resolved::of(&manifest, registry.folders(), &verb.given.flags())?;
+    for notice in &resolved.notices {
+        output::notice(global, &output::visible(notice));
+    }
     let quiet = global.quiet;
     let tell = move |notice: Notice| {
         if !quiet {
             output::error_line(&output::visible(&notice.to_string()));
         }
     };
-    run(registry(global)?, options, Arc::new(tell))?;
+    run(registry, resolved.options, Arc::new(tell))?;
     Ok(ExitCode::SUCCESS)
 }
 

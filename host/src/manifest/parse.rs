@@ -1,8 +1,8 @@
 //! From text to a checked manifest, every error with its line.
 
 use super::{
-    Bytes, Fallback, Isolation, Limit, Manifest, ManifestError, PluginEntry, Source, Watchdog,
-    normal_name,
+    Bytes, Fallback, Given, Isolation, Limit, MODEL_SETTINGS, Manifest, ManifestError, PluginEntry,
+    SETTINGS, ServeEntry, Setting, Source, Watchdog, normal_name,
 };
 use crate::nearest::suggestion;
 use std::collections::BTreeMap;
@@ -19,6 +19,7 @@ const TOP_KEYS: &[&str] = &[
     "discover",
     "context",
     "plugin",
+    "serve",
 ];
 const PLUGIN_KEYS: &[&str] = &[
     "enabled",
@@ -72,6 +73,7 @@ pub(super) fn parse(text: &str, path: &Path, source: Source) -> Result<Manifest>
             "discover" => manifest.discover = file.boolean("discover", value)?,
             "context" => manifest.context = file.context(value)?,
             "plugin" => manifest.plugins = file.plugins(folder, value)?,
+            "serve" => manifest.serve = file.serve(folder, value)?,
             unknown => return Err(file.unknown_key("", unknown, key.span(), TOP_KEYS)),
         }
     }
@@ -302,6 +304,75 @@ impl File<'_> {
         Ok(entry)
     }
 
+    fn serve(&self, folder: &Path, value: &Value<'_>) -> Result<ServeEntry> {
+        let mut entry = ServeEntry {
+            folder: folder.to_path_buf(),
+            ..ServeEntry::default()
+        };
+        let (models, others): (Vec<_>, Vec<_>) = in_order(self.table("serve", value)?)
+            .into_iter()
+            .partition(|(key, _)| key.get_ref() == "model");
+        entry.given = self.settings("serve", SETTINGS, &["model"], others, folder)?;
+        // Names and aliases, which mean one model each, with what they were first used for.
+        let mut names: BTreeMap<String, String> = BTreeMap::new();
+        for (_, value) in models {
+            for (key, value) in in_order(self.table("serve.model", value)?) {
+                let name = key.get_ref().trim().to_owned();
+                let place = format!("serve.model.{name}");
+                if name.is_empty() || name.chars().any(char::is_control) {
+                    let message = format!("`serve.model`: found the name {name:?}");
+                    return Err(self.error(key.span(), message, "call it as clients should"));
+                }
+                let table = in_order(self.table(&place, value)?);
+                let given = self.settings(&place, MODEL_SETTINGS, &[], table, folder)?;
+                let aliases = match given.get("aliases").map(|given| &given.value) {
+                    Some(super::Value::Texts(aliases)) => aliases.clone(),
+                    _ => Vec::new(),
+                };
+                for one in [&name].into_iter().chain(&aliases) {
+                    if let Some(first) = names.insert(one.to_lowercase(), name.clone()) {
+                        let message = format!("`{place}`: `{one}` is a name of `{first}` already");
+                        return Err(self.error(key.span(), message, "give each model its names"));
+                    }
+                }
+                entry.models.insert(name, given);
+            }
+        }
+        Ok(entry)
+    }
+
+    fn table<'t, 'i>(&self, key: &str, value: &'t Value<'i>) -> Result<&'t DeTable<'i>> {
+        let table = value.get_ref().as_table();
+        table.ok_or_else(|| self.wrong_type(key, value, "a table"))
+    }
+
+    /// Settings of a table; `others` are keys that it has besides.
+    fn settings<T>(
+        &self,
+        place: &str,
+        known: &'static [Setting<T>],
+        others: &[&str],
+        entries: Vec<(&Spanned<std::borrow::Cow<'_, str>>, &Value<'_>)>,
+        folder: &Path,
+    ) -> Result<BTreeMap<&'static str, Given>> {
+        let mut given = BTreeMap::new();
+        for (key, value) in entries {
+            let name = key.get_ref().as_ref();
+            let Some(setting) = known.iter().find(|setting| setting.name == name) else {
+                let names = known.iter().map(|setting| setting.name);
+                let names: Vec<&str> = names.chain(others.iter().copied()).collect();
+                return Err(self.unknown_key(place, name, key.span(), &names));
+            };
+            let read = setting.kind.of_manifest(value.get_ref(), folder);
+            let full = format!("{place}.{name}");
+            let read =
+                read.ok_or_else(|| self.wrong_type(&full, value, &setting.kind.expected()))?;
+            let line = self.error(key.span(), "", "").line;
+            given.insert(setting.name, Given { value: read, line });
+        }
+        Ok(given)
+    }
+
     fn isolation(&self, key: &str, value: &Value<'_>) -> Result<Isolation> {
         let text = self.string(key, value)?;
         let words = Isolation::ALL.iter().map(|(_, word)| *word);
@@ -412,7 +483,7 @@ impl File<'_> {
     }
 }
 
-fn integer(value: &DeValue<'_>) -> Option<i64> {
+pub(super) fn integer(value: &DeValue<'_>) -> Option<i64> {
     let number = value.as_integer()?;
     i64::from_str_radix(number.as_str(), number.radix()).ok()
 }

@@ -106,7 +106,179 @@ fn the_manifest_of_the_repository_states_the_defaults() {
     let mut defaults = parse("").unwrap();
     assert!(!defaults.directories_named);
     defaults.directories_named = true;
-    assert_eq!(parse(text).unwrap(), defaults);
+    let mut stated = parse(text).unwrap();
+    assert!(stated.serve.given.is_empty());
+    stated.serve = ServeEntry::default();
+    defaults.serve = ServeEntry::default();
+    assert_eq!(stated, defaults);
+    // Settings of the server stand there as comments: what is said once they are none holds anyway.
+    let serve = text.split("\n# [serve]\n").nth(1).unwrap();
+    let serve = serve.split("\n#\n").next().unwrap();
+    for setting in SETTINGS {
+        let line = format!("# {} = ", setting.name);
+        let line = serve.lines().find_map(|text| text.strip_prefix(&line));
+        let line = line.unwrap_or_else(|| panic!("plugins.toml does not show {}", setting.name));
+        let mut options = ServeOptions::default();
+        let read = parse(&format!("[serve]\n{} = {line}", setting.name));
+        let read = read.unwrap_or_else(|error| panic!("{error}"));
+        let stated = read.serve.given[setting.name].value.clone();
+        if let Some(default) = setting.value(&options) {
+            assert_eq!(stated, default, "{}", setting.name);
+        }
+        setting.put(&mut options, stated);
+    }
+}
+
+/// The table of settings, as the documentation shows it.
+fn table<T>(settings: &[Setting<T>], nothing: &T, variables: bool) -> String {
+    let mut text = String::from(if variables {
+        "| key | variable, option | takes | default | |\n| --- | --- | --- | --- | --- |\n"
+    } else {
+        "| key | takes | default | |\n| --- | --- | --- | --- |\n"
+    });
+    for setting in settings {
+        let default = match setting.value(nothing) {
+            Some(value) => format!("`{value}`"),
+            None => setting.otherwise.to_owned(),
+        };
+        let ways = match setting.name {
+            _ if !variables => String::new(),
+            "models" => format!("`{}`, `MODEL…` | ", setting.variable()),
+            _ => format!("`{}`, `--{}` | ", setting.variable(), setting.flag()),
+        };
+        let takes = setting.kind.expected().replace('|', "\\|");
+        let (name, about) = (setting.name, setting.about);
+        text += &format!("| `{name}` | {ways}{takes} | {default} | {about} |\n");
+    }
+    text
+}
+
+#[test]
+fn the_documentation_shows_every_setting() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/settings.md");
+    let text = std::fs::read_to_string(page).unwrap();
+    for table in [
+        table(SETTINGS, &ServeOptions::default(), true),
+        table(MODEL_SETTINGS, &ServeModel::default(), false),
+    ] {
+        assert!(
+            text.contains(&table),
+            "docs/settings.md is to have:\n{table}"
+        );
+    }
+}
+
+#[test]
+fn settings_of_the_server_are_read() {
+    let manifest = parse(
+        r#"
+[serve]
+models = ["a", "b/c.gguf"]
+port = 0
+keep_alive = -1
+grace = 3
+memory = "8GiB"
+watch = "off"
+pin = false
+[serve.model.Small]
+model = "models/x.gguf"
+aliases = ["gpt-4o-mini"]
+pinned = true
+keep_alive = "1h"
+context = 512
+[serve.model."remote model"]
+model = "remote:some/model"
+"#,
+    );
+    let manifest = manifest.unwrap_or_else(|error| panic!("{error}"));
+    let given = |name: &str| manifest.serve.given[name].clone();
+    assert_eq!(given("port").value, Value::Whole(0));
+    assert_eq!(given("port").line, 4);
+    assert_eq!(given("keep_alive").value, Value::Keep(KeepAlive::Forever));
+    let three = std::time::Duration::from_secs(3);
+    assert_eq!(given("grace").value, Value::Time(Some(three)));
+    assert_eq!(given("watch").value, Value::Time(None));
+    let entries = manifest.serve.entries();
+    let small = &entries["Small"];
+    assert_eq!(small.model.as_deref(), Some("/etc/b/models/x.gguf"));
+    assert_eq!((small.pinned, small.context), (Some(true), Some(512)));
+    let remote = &entries["remote model"];
+    assert_eq!(remote.model.as_deref(), Some("remote:some/model"));
+    let options = ServeOptions {
+        context: Some(64),
+        threads: Some(2),
+        ..ServeOptions::default()
+    };
+    let load = options.loading_of(small).load;
+    assert_eq!((load.context, load.threads), (Some(512), Some(2)));
+}
+
+#[test]
+fn what_is_wrong_in_settings_of_the_server_is_named_with_its_line() {
+    refused(
+        "[serve]\n\nprot = 1",
+        expect!["/etc/b/plugins.toml:3:1: unknown key `prot` in [serve] (did you mean `port`?)"],
+    );
+    refused(
+        "[serve]\nport = \"8080\"",
+        expect![[
+            r#"/etc/b/plugins.toml:2:8: `serve.port`: found the text "8080", expected a whole number from 0 to 65535 (make it a whole number from 0 to 65535)"#
+        ]],
+    );
+    refused(
+        "[serve]\nport = 70000",
+        expect![
+            "/etc/b/plugins.toml:2:8: `serve.port`: found the number 70000, expected a whole number from 0 to 65535 (make it a whole number from 0 to 65535)"
+        ],
+    );
+    refused(
+        "serve = 1",
+        expect![
+            "/etc/b/plugins.toml:1:9: `serve`: found the number 1, expected a table (make it a table)"
+        ],
+    );
+    refused(
+        "[serve.modle.x]",
+        expect!["/etc/b/plugins.toml:1:8: unknown key `modle` in [serve] (did you mean `model`?)"],
+    );
+    refused(
+        "[serve.model.x]\ncontxt = 1",
+        expect![
+            "/etc/b/plugins.toml:2:1: unknown key `contxt` in [serve.model.x] (did you mean `context`?)"
+        ],
+    );
+    refused(
+        "[serve.model.x]\naliases = [\"b\"]\n[serve.model.B]",
+        expect![
+            "/etc/b/plugins.toml:3:14: `serve.model.B`: `B` is a name of `x` already (give each model its names)"
+        ],
+    );
+    refused(
+        "[serve.model.\" \"]",
+        expect![[
+            r#"/etc/b/plugins.toml:1:14: `serve.model`: found the name "" (call it as clients should)"#
+        ]],
+    );
+    for wrong in [
+        "models = \"a\"",
+        "models = [\"\"]",
+        "models = [1]",
+        "keep_alive = true",
+        "keep_alive = 1.5",
+        "memory = 8",
+        "memory = \"0GiB\"",
+        "grace = -1",
+        "queue_time = 0",
+        "pin = \"true\"",
+        "replies = 0",
+        "backend = \"\"",
+        "model = 1",
+        "body_limit = \"16\"",
+        "context = 99999999999999999999",
+    ] {
+        let error = parse(&format!("[serve]\n{wrong}")).unwrap_err();
+        assert_eq!(error.line, 2, "{wrong}: {error}");
+    }
 }
 
 #[test]

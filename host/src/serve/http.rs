@@ -148,7 +148,7 @@ pub(super) fn json(status: StatusCode, value: &Value) -> Response {
 /// # Errors
 /// It is too large, too slow, or no JSON object.
 pub(super) async fn read(app: &App, request: Request) -> Result<Map<String, Value>, Problem> {
-    let limit = app.options.body_limit;
+    let limit = usize::try_from(app.options.body_limit.0).unwrap_or(usize::MAX);
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let stated = stated.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
     if stated.is_some_and(|stated| stated > limit as u64) {

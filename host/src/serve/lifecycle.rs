@@ -104,6 +104,7 @@ fn load(app: &Arc<App>, tell: &Tell) -> oneshot::Receiver<Result<()>> {
         let watch = app
             .options
             .watch
+            .0
             .map(|every| (every, Watch::new(app.registry.clone())));
         for served in &app.models {
             if app.is_stopping() {

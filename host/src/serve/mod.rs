@@ -33,101 +33,19 @@ mod openai;
 mod operator;
 mod page;
 mod routes;
+mod settings;
 mod sse;
 mod tls;
 mod tools;
 
+pub use crate::manifest::ServeOptions as Options;
+pub use settings::{Flag, Origin, Resolved};
+
 use crate::error::Result;
-use crate::registry::{ModelOptions, Registry};
+use crate::registry::Registry;
 use std::fmt;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
-
-/// What is served, and where.
-#[derive(Clone)]
-pub struct Options {
-    /// Models, by path or name, at least one; each is called by its name.
-    pub models: Vec<String>,
-    /// How they are loaded.
-    pub loading: ModelOptions,
-    /// Address or name to listen on.
-    pub host: String,
-    /// Port; 0 takes one that is free.
-    pub port: u16,
-    /// Time that replies have to end once the server is to stop.
-    pub grace: Duration,
-    /// Most bytes of a request.
-    pub body_limit: usize,
-    /// Most replies at once; more are refused, with a time to try again.
-    pub replies: u32,
-    /// How often manifest and modules are looked at for changes; `None` never.
-    pub watch: Option<Duration>,
-    /// Whether each request is a line of the log, by the target `access`.
-    pub access_log: bool,
-    /// Files for TLS; `None` speaks plain HTTP.
-    pub tls: Option<TlsFiles>,
-    /// Time for which a connection may be silent: before a request, within its head, and until the next one.
-    pub idle: Duration,
-    /// Time for which a stream is silent before a comment is sent, so that nothing on the way takes it for dead.
-    pub keep_alive: Duration,
-    /// A file of keys, without one of which nothing is answered; `None` asks for none.
-    pub keys: Option<PathBuf>,
-    /// Who gets at the metrics.
-    pub metrics: MetricsFor,
-    /// Origins whose web pages may ask, `*` any; the server's own always may.
-    pub origins: Vec<String>,
-    /// Names by which this machine asks, `*` any, besides addresses and its own name. They don't matter where keys are
-    /// asked for.
-    pub hosts: Vec<String>,
-}
-
-/// Files for TLS, as PEM.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TlsFiles {
-    /// The server's certificate first, then those that vouch for it.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// Certificates of the authorities whose clients alone are taken; `None` asks clients for no certificate.
-    pub client_authority: Option<PathBuf>,
-}
-
-/// Who gets at the metrics.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MetricsFor {
-    /// Who has a key, where keys are asked for.
-    #[default]
-    Keys,
-    /// All.
-    All,
-    /// There are none.
-    Nobody,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            models: Vec::new(),
-            loading: ModelOptions::default(),
-            host: "127.0.0.1".to_owned(),
-            port: 8080,
-            grace: Duration::from_secs(10),
-            body_limit: 16 << 20,
-            replies: 256,
-            watch: Some(Duration::from_secs(1)),
-            access_log: true,
-            tls: None,
-            idle: Duration::from_secs(120),
-            keep_alive: Duration::from_secs(10),
-            keys: None,
-            metrics: MetricsFor::default(),
-            origins: Vec::new(),
-            hosts: Vec::new(),
-        }
-    }
-}
 
 /// What an operator is told.
 #[derive(Clone, Debug)]

@@ -58,7 +58,7 @@ impl Served {
     /// # Errors
     /// It can't be loaded.
     pub(super) fn load(&self, registry: &Registry, options: &Options, tell: &Tell) -> Result<()> {
-        let model = registry.load(&self.named, &options.loading)?;
+        let model = registry.load(&self.named, &options.loading())?;
         let first = GenerateRequest {
             prompt: Prompt::text("Hello"),
             options: GenerateOptions {

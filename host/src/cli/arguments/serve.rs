@@ -1,39 +1,67 @@
-//! `serve`, and what is asked of a server.
+//! `serve`, its settings, and what is asked of a server.
 
-use super::Loading;
-use crate::cli::values;
+use super::settings::Settings;
+use crate::manifest::Value;
+use crate::serve::Flag;
 use clap::{Args, ValueHint};
 
 /// `serve`.
 #[derive(Args, Debug)]
 #[command(
     after_help = "It speaks OpenAI's API: POST /v1/chat/completions and /v1/completions, GET /v1/models; GET /healthz and /readyz \
-    say how it is, GET /v1/backends what runs and why.\n\nExamples:\n  backplane serve smollm2\n  \
+    say how it is, GET /v1/backends what runs and why.\nEvery option is also a key of [serve] in the manifest and a variable, \
+    BACKPLANE_SERVE_PORT for --port; `backplane config` shows what holds.\n\nExamples:\n  backplane serve smollm2\n  \
     backplane serve model.gguf other.gguf --port 9000 --parallel 8\n  \
     curl http://127.0.0.1:8080/v1/chat/completions -d '{\"model\":\"smollm2\",\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}'"
 )]
 pub(crate) struct Serve {
+    /// What is served, where, and how.
+    #[command(flatten)]
+    pub(crate) given: Given,
+}
+
+/// What may be said of a server on the command line.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Given {
     /// Models to serve: paths, or names in the model folder
     #[arg(value_name = "MODEL", value_hint = ValueHint::AnyPath)]
-    pub(crate) models: Vec<String>,
-    /// Address to listen on; others than this machine's own let anybody in
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub(crate) host: String,
-    /// Port to listen on; 0 takes a free one and says which
-    #[arg(long, value_name = "PORT", default_value = "8080")]
-    pub(crate) port: u16,
-    /// Replies that run side by side [default: the backend's choice]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::count)]
-    pub(crate) parallel: Option<u32>,
-    /// Seconds that replies have to end when it is told to stop
-    #[arg(long, value_name = "SECONDS", allow_negative_numbers = true, default_value = "10", value_parser = values::whole)]
-    pub(crate) grace: u32,
-    /// Don't look for changes of manifest and plugins; `plugins reload` still does
-    #[arg(long)]
-    pub(crate) no_watch: bool,
-    /// Which backend, and how it loads.
+    models: Vec<String>,
+    /// As --watch off
+    #[arg(long, conflicts_with = "watch")]
+    no_watch: bool,
+    /// One for each row of the table.
     #[command(flatten)]
-    pub(crate) loading: Loading,
+    settings: Settings,
+}
+
+impl Given {
+    /// All of it, as settings.
+    pub(crate) fn flags(&self) -> Vec<Flag> {
+        let mut flags = self.settings.0.clone();
+        if !self.models.is_empty() {
+            flags.push(("models", Value::Texts(self.models.clone())));
+        }
+        if self.no_watch {
+            flags.push(("watch", Value::Time(None)));
+        }
+        flags
+    }
+}
+
+/// `config`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A flag comes before a variable, a variable before the manifest, the manifest before the default. What `serve` is given \
+    may be given here too.\n\nExamples:\n  backplane config\n  BACKPLANE_SERVE_PORT=9000 backplane config --json\n  \
+    backplane config smollm2 --port 9000"
+)]
+pub(crate) struct Config {
+    /// What `serve` would be given.
+    #[command(flatten)]
+    pub(crate) given: Given,
+    /// One JSON object: manifest, settings, models, notices
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// `plugins reload`.
