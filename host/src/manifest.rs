@@ -34,8 +34,8 @@ mod serve;
 pub use limits::{Bytes, Limit, Watchdog};
 pub use locate::{Source, locate};
 pub use serve::{
-    Given, KeepAlive, Kind, MODEL_SETTINGS, MemoryBudget, SETTINGS, ServeEntry, ServeModel,
-    ServeOptions, Setting, VARIABLES, Value,
+    Given, KeepAlive, Kind, MODEL_SETTINGS, MemoryBudget, MetricsFor, SETTINGS, ServeEntry,
+    ServeModel, ServeOptions, Setting, VARIABLES, Value,
 };
 
 use serde::{Deserialize, Serialize};

@@ -17,7 +17,7 @@
 
 mod value;
 
-pub use value::{KeepAlive, Kind, MemoryBudget, Value};
+pub use value::{KeepAlive, Kind, MemoryBudget, MetricsFor, Value};
 
 use super::{Bytes, Limit};
 use crate::registry::ModelOptions;
@@ -59,6 +59,26 @@ pub struct ServeOptions {
     pub grace: Duration,
     /// How often manifest and modules are looked at for changes.
     pub watch: Limit,
+    /// A file of keys, without one of which nothing is answered; `None` asks for none.
+    pub api_keys: Option<PathBuf>,
+    /// Certificate of TLS, with those that vouch for it; `None` speaks plain HTTP.
+    pub tls_certificate: Option<PathBuf>,
+    /// Its private key.
+    pub tls_key: Option<PathBuf>,
+    /// Authorities whose clients alone are taken; `None` asks clients for no certificate.
+    pub tls_client_authority: Option<PathBuf>,
+    /// Origins whose web pages may ask, `*` any; the server's own always may.
+    pub origins: Vec<String>,
+    /// Names by which this machine asks, `*` any, besides addresses and its own name.
+    pub hosts: Vec<String>,
+    /// Whether each request is a line of the log.
+    pub access_log: bool,
+    /// Who gets at the metrics.
+    pub metrics: MetricsFor,
+    /// Time for which a connection may be silent: before a request, within its head, and until the next one.
+    pub idle_time: Duration,
+    /// Time for which a stream is silent before a comment is sent, so that nothing on the way takes it for dead.
+    pub heartbeat: Duration,
     /// Backend of all models that don't name theirs.
     pub backend: Option<String>,
     /// Context in tokens, likewise.
@@ -92,6 +112,16 @@ impl Default for ServeOptions {
             body_limit: Bytes(16 << 20),
             grace: Duration::from_secs(10),
             watch: Limit::seconds(1),
+            api_keys: None,
+            tls_certificate: None,
+            tls_key: None,
+            tls_client_authority: None,
+            origins: Vec::new(),
+            hosts: Vec::new(),
+            access_log: true,
+            metrics: MetricsFor::Keys,
+            idle_time: Duration::from_secs(120),
+            heartbeat: Duration::from_secs(10),
             backend: None,
             context: None,
             threads: None,
@@ -253,6 +283,11 @@ const TIME: Kind = Kind::Time {
     off: true,
 };
 
+const SPAN: Kind = Kind::Time {
+    zero: false,
+    off: false,
+};
+
 /// Every setting of `[serve]`.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting<ServeOptions>] = &[
@@ -270,6 +305,16 @@ pub const SETTINGS: &[Setting<ServeOptions>] = &[
     setting!(body_limit, Kind::Size, "most bytes of a request"),
     setting!(grace, Kind::Time { zero: true, off: false }, "time that replies have to end when it is told to stop"),
     setting!(watch, TIME, "how often manifest and plugins are looked at for changes; `plugins reload` does it too"),
+    setting!(api_keys, Kind::File, "file of keys, without one of which nothing is answered: a line `NAME: KEY` for each, with `admin` after it where it may operate the server"),
+    setting!(tls_certificate, Kind::File, "certificate as PEM, with those that vouch for it: the server speaks TLS"),
+    setting!(tls_key, Kind::File, "private key of the certificate, as PEM"),
+    setting!(tls_client_authority, Kind::File, "certificates as PEM of the authorities whose clients alone are taken"),
+    setting!(origins, Kind::Texts, "origins whose web pages may ask, such as https://chat.example; * is any; the server's own always may"),
+    setting!(hosts, Kind::Texts, "names by which this machine may ask besides addresses, localhost and its own name, such as that of a proxy; * is any; not needed where keys are asked for"),
+    setting!(access_log, Kind::Truth, "whether each request is a line of the log; never its text"),
+    setting!(metrics, Kind::Word(MetricsFor::WORDS), "who gets at /metrics: who has a key where keys are asked for, all, or nobody"),
+    setting!(idle_time, SPAN, "how long a connection may be silent: before a request, within its head, and until the next one"),
+    setting!(heartbeat, SPAN, "how long a stream is silent before a comment is sent, so that nothing on the way takes it for dead"),
     setting!(backend, Kind::Text, "use this backend and no other", "the first available in the manifest's order"),
     setting!(context, TOKENS, "context in tokens", "the model's, at most the manifest's `context`"),
     setting!(threads, COUNT, "threads", "the backend's choice"),

@@ -49,7 +49,7 @@ pub(super) fn connect(
     tokio::spawn(async move {
         let app = &open.0;
         // One that says nothing must not keep the server; hyper does not let go of it before its first request.
-        let idle = app.options.idle;
+        let idle = app.options.idle_time;
         let speaks = tokio::select! {
             speaks = tokio::time::timeout(idle, stream.readable()) => speaks.is_ok(),
             () = app.stopped() => false,

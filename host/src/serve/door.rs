@@ -5,8 +5,8 @@ use super::cors::{self, Page};
 use super::errors::{Dialect, Problem};
 use super::http::{App, Peer};
 use super::keys::Holder;
-use super::routes::{self, Access, Route};
-use super::{MetricsFor, routes::ROUTES};
+use super::routes::{self, Access, ROUTES, Route};
+use crate::manifest::MetricsFor;
 use axum::body::Body;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -78,7 +78,7 @@ fn holder(
     let holder = app.keys.as_ref().and_then(|keys| keys.holder(headers));
     let access = route.map_or(Access::Key, |route| route.access);
     let access = match (route.map(|route| route.path), app.options.metrics) {
-        (Some("/metrics"), MetricsFor::Nobody) => return Err(Problem::no_path("/metrics")),
+        (Some("/metrics"), MetricsFor::Off) => return Err(Problem::no_path("/metrics")),
         (Some("/metrics"), MetricsFor::All) => Access::Open,
         _ => access,
     };

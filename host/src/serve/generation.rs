@@ -197,7 +197,7 @@ pub(super) fn start(
     Ok(Running {
         told,
         count,
-        quiet: app.options.keep_alive,
+        quiet: app.options.heartbeat,
         _cancel: Cancel(cancel),
     })
 }

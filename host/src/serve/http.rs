@@ -51,12 +51,12 @@ impl App {
         models: Vec<Served>,
         tell: Tell,
     ) -> crate::error::Result<Self> {
-        let keys = options.keys.as_deref().map(Keys::open).transpose()?;
+        let keys = options.api_keys.as_deref().map(Keys::open).transpose()?;
         let keys = keys.map(|(keys, note)| {
             note.into_iter().for_each(|note| tell(Notice::Note(note)));
             keys
         });
-        let tls = options.tls.as_ref().map(Tls::open).transpose()?;
+        let tls = Tls::open(&options)?;
         let now = SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Ok(Self {
             registry,
@@ -75,15 +75,18 @@ impl App {
 
     /// What tells whether a file of keys or certificates is another one.
     pub(super) fn stamps(&self) -> Vec<Option<(SystemTime, u64)>> {
-        let tls = self.options.tls.iter().flat_map(|files| {
-            let own = [&files.certificate, &files.key];
-            own.into_iter().chain(&files.client_authority)
-        });
+        let options = &self.options;
+        let files = [
+            &options.api_keys,
+            &options.tls_certificate,
+            &options.tls_key,
+            &options.tls_client_authority,
+        ];
         let stamp = |file: &PathBuf| {
             let about = std::fs::metadata(file).ok()?;
             Some((about.modified().ok()?, about.len()))
         };
-        self.options.keys.iter().chain(tls).map(stamp).collect()
+        files.into_iter().flatten().map(stamp).collect()
     }
 
     /// Reads the files of the door again; what is wrong leaves them as they were.

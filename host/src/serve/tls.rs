@@ -1,8 +1,8 @@
 //! TLS: a certificate with its key, and an authority whose clients alone are taken, where the operator wants that.
 
-use super::TlsFiles;
+use super::Options;
 use crate::error::{Error, Result, plain};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
@@ -18,9 +18,46 @@ pub(super) const PLAIN: &[u8] =
 /// The first byte of what a client of TLS says.
 pub(super) const HELLO: u8 = 22;
 
+/// The files, as PEM.
+#[derive(Clone, Debug)]
+struct Files {
+    /// The server's certificate first, then those that vouch for it.
+    certificate: PathBuf,
+    key: PathBuf,
+    /// Certificates of the authorities whose clients alone are taken.
+    client_authority: Option<PathBuf>,
+}
+
+impl Files {
+    /// Those of the settings, where there are any.
+    fn of(options: &Options) -> Result<Option<Self>> {
+        let authority = &options.tls_client_authority;
+        match (&options.tls_certificate, &options.tls_key, authority) {
+            (None, None, None) => Ok(None),
+            (Some(certificate), Some(key), authority) => Ok(Some(Self {
+                certificate: certificate.clone(),
+                key: key.clone(),
+                client_authority: authority.clone(),
+            })),
+            (certificate, ..) => {
+                let missing = match certificate {
+                    Some(_) => "tls_key",
+                    None => "tls_certificate",
+                };
+                let message =
+                    format!("`{missing}` is missing: TLS wants a certificate and its key");
+                Err(Error::usage(
+                    message,
+                    "set both, or none of the settings of TLS",
+                ))
+            }
+        }
+    }
+}
+
 /// The files, and what was read of them.
 pub(super) struct Tls {
-    files: TlsFiles,
+    files: Files,
     now: RwLock<Now>,
 }
 
@@ -38,15 +75,16 @@ struct Read {
 }
 
 impl Tls {
-    /// Reads the files.
+    /// Reads the files of the settings; `None` where there are none.
     ///
     /// # Errors
-    /// One can't be read, or the key is not the certificate's.
-    pub(super) fn open(files: &TlsFiles) -> Result<Self> {
-        Ok(Self {
-            files: files.clone(),
-            now: RwLock::new(now(files)?),
-        })
+    /// One is missing, can't be read, or the key is not the certificate's.
+    pub(super) fn open(options: &Options) -> Result<Option<Self>> {
+        let Some(files) = Files::of(options)? else {
+            return Ok(None);
+        };
+        let now = RwLock::new(now(&files)?);
+        Ok(Some(Self { files, now }))
     }
 
     /// Reads the files again, for connections from now on; whether something has changed. On an error all stays as it was.
@@ -69,7 +107,7 @@ impl Tls {
     }
 }
 
-fn now(files: &TlsFiles) -> Result<Now> {
+fn now(files: &Files) -> Result<Now> {
     let read = Read {
         chain: certificates(&files.certificate)?,
         key: PrivateKeyDer::from_pem_file(&files.key)
@@ -173,12 +211,12 @@ mod tests {
             (&wrong, &nothing, "no private key in it"),
             (&wrong, &key, "wrong.pem"),
         ] {
-            let files = TlsFiles {
-                certificate: certificate.clone(),
-                key: key.clone(),
-                client_authority: None,
+            let options = Options {
+                tls_certificate: Some(certificate.clone()),
+                tls_key: Some(key.clone()),
+                ..Options::default()
             };
-            let error = Tls::open(&files).err().unwrap().line();
+            let error = Tls::open(&options).err().unwrap().line();
             assert!(error.contains(said) && !error.contains('\n'), "{error}");
         }
     }

@@ -129,6 +129,37 @@ impl fmt::Display for MemoryBudget {
     }
 }
 
+/// Who gets at the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MetricsFor {
+    /// Who has a key, where keys are asked for.
+    Keys,
+    /// All.
+    All,
+    /// Nobody: there are none.
+    Off,
+}
+
+impl MetricsFor {
+    /// Their words, in order.
+    pub const WORDS: &'static [&'static str] = &["keys", "all", "off"];
+    const ALL: [Self; 3] = [Self::Keys, Self::All, Self::Off];
+}
+
+impl Held for MetricsFor {
+    fn of(value: Value) -> Option<Self> {
+        let Value::Text(text) = value else {
+            return None;
+        };
+        let at = Self::WORDS.iter().position(|word| *word == text)?;
+        Self::ALL.get(at).copied()
+    }
+
+    fn shown(&self) -> Option<Value> {
+        Some(Value::Text(Self::WORDS[*self as usize].to_owned()))
+    }
+}
+
 /// What a setting holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
