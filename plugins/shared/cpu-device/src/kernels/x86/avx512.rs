@@ -18,6 +18,7 @@ use std::arch::x86_64::*;
 mod blocks256;
 mod blocks32;
 mod floats;
+mod lanes;
 mod narrow;
 mod panel;
 mod points;
@@ -28,7 +29,10 @@ use blocks256::{Iq4Xs, Q2K, Q3K, Q4K, Q5K, Q6K, Tq1, Tq2, Weights256};
 use floats::{Bf16, F16, F32, WeightsFloat};
 use points::Lattice;
 
-pub(super) use panel::lines as panel_lines;
+/// Lines of scratch that a tile of these columns takes at most.
+pub(super) fn lines(cols: usize) -> usize {
+    panel::lines(cols).max(lanes::lines(cols))
+}
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline]
@@ -123,23 +127,23 @@ matmul!(matmul_iq1_m_avx512, product256, Lattice<Iq1M>, Int256);
 /// The kernels of types that come as whole numbers: few tokens, or panels for many.
 macro_rules! matmul_whole {
     ($name:ident, $weights:ty, 32) => {
-        matmul_whole!(@ $name, $weights, tile => narrow::tiles32::<$weights>(tile), Operand::Wide(..));
+        matmul_whole!(@ $name, $weights, tile, scratch => lanes::tiles::<$weights>(tile, scratch), Operand::Wide(..));
     };
     ($name:ident, $weights:ty, 256) => {
-        matmul_whole!(@ $name, $weights, tile => narrow::tiles256::<$weights>(tile), _ if tile.tokens >= WIDE_FROM);
+        matmul_whole!(@ $name, $weights, tile, scratch => narrow::tiles256::<$weights>(tile), _ if tile.tokens >= WIDE_FROM);
     };
-    (@ $name:ident, $weights:ty, $tile:ident => $narrow:expr, $($wide:tt)+) => {
+    (@ $name:ident, $weights:ty, $tile:ident, $scratch:ident => $few:expr, $($wide:tt)+) => {
         /// The kernel of a storage type.
         ///
         /// # Safety
         /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        pub(crate) unsafe fn $name($tile: &Tile<'_>, scratch: &mut [Line]) {
+        pub(crate) unsafe fn $name($tile: &Tile<'_>, $scratch: &mut [Line]) {
             // SAFETY: the caller's promise.
             unsafe {
                 match $tile.x {
-                    $($wide)+ => panel::panels::<$weights>($tile, scratch),
-                    _ => $narrow,
+                    $($wide)+ => panel::panels::<$weights>($tile, $scratch),
+                    _ => $few,
                 }
             }
         }

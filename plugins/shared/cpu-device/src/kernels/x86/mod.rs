@@ -68,7 +68,7 @@ pub(super) fn wide(isa: Isa, ty: TensorType, tokens: usize) -> bool {
 /// Lines of scratch that a tile with these columns takes at most.
 pub(super) fn scratch(isa: Isa, cols: usize) -> usize {
     match isa {
-        Isa::Avx512 => avx512::panel_lines(cols),
+        Isa::Avx512 => avx512::lines(cols),
         _ => 0,
     }
 }
@@ -86,7 +86,13 @@ const AHEAD: usize = 1024;
 /// harm: asking never faults.
 #[inline(always)]
 fn ahead(p: *const u8, bytes: usize) {
+    soon(p.wrapping_add(AHEAD), bytes);
+}
+
+/// Asks for the `bytes` bytes at `p`.
+#[inline(always)]
+fn soon(p: *const u8, bytes: usize) {
     for lines in (0..bytes).step_by(128) {
-        ask(p.wrapping_add(AHEAD + lines));
+        ask(p.wrapping_add(lines));
     }
 }

@@ -27,6 +27,33 @@ pub(super) trait Weights32 {
         // SAFETY: the caller's promise; blocks begin with their scale.
         (unsafe { halves(rows, Self::BYTES) }, _mm512_setzero_ps())
     }
+
+    /// A block of four rows, `step` bytes apart, at each place of `at`: lane `4 f + r` of vector `j` is the elements `4 j .. 4 j + 4` of
+    /// row `r` there as unsigned bytes.
+    ///
+    /// # Safety
+    /// A block lies at each row, and the processor has AVX-512 F, BW, DQ, VL.
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8];
+
+    /// Scales of sixteen blocks, which begin `lanes` bytes after `p`, and their minima for types that have them.
+    ///
+    /// # Safety
+    /// They lie there, and the processor has AVX-512 F, BW, DQ, VL, F16C.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales_of_lanes(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
+        // SAFETY: the caller's promise; blocks begin with their scale and, after it, the minimum of types that have one, or two
+        // other bytes.
+        let both = unsafe { _mm512_i32gather_epi32::<1>(lanes, p.cast()) };
+        let d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
+        match Self::OFFSET {
+            Some(_) => (d, _mm512_setzero_ps()),
+            None => {
+                let m = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both));
+                (d, _mm512_cvtph_ps(m))
+            }
+        }
+    }
 }
 
 pub(super) struct Q8_0;
@@ -51,6 +78,93 @@ unsafe fn pieces(p: *const u8, step: usize) -> __m512i {
         let v = _mm512_inserti32x4::<2>(v, _mm_loadu_si128(p.add(2 * step).cast()));
         _mm512_inserti32x4::<3>(v, _mm_loadu_si128(p.add(3 * step).cast()))
     }
+}
+
+/// Four pieces of 16 bytes, `step` bytes apart, `first` bytes after each of `at`, turned: lane `4 f + r` of vector `j` is the bytes
+/// `4 j .. 4 j + 4` of piece `r` of the four.
+///
+/// # Safety
+/// They lie there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+unsafe fn turned_pieces(at: [*const u8; 4], first: usize, step: usize) -> [__m512i; 4] {
+    // Piece `i` of each four.
+    let piece = |i: usize| {
+        let load = |f: usize| {
+            // SAFETY: the caller's promise.
+            unsafe { _mm_loadu_si128(at[f].add(first + i * step).cast()) }
+        };
+        let v = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(load(0)), load(1));
+        _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v, load(2)), load(3))
+    };
+    let (a, b, c, d) = (piece(0), piece(1), piece(2), piece(3));
+    let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+    let (upper_ab, upper_cd) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+    [
+        _mm512_unpacklo_epi64(ab, cd),
+        _mm512_unpackhi_epi64(ab, cd),
+        _mm512_unpacklo_epi64(upper_ab, upper_cd),
+        _mm512_unpackhi_epi64(upper_ab, upper_cd),
+    ]
+}
+
+/// Nibbles of [`turned_pieces`]: the low ones, then the high ones.
+///
+/// # Safety
+/// As there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+unsafe fn turned_nibbles(at: [*const u8; 4], first: usize, step: usize) -> [__m512i; 8] {
+    // SAFETY: the caller's promise.
+    let [a, b, c, d] = unsafe { turned_pieces(at, first, step) };
+    let ([a, e], [b, f], [c, g], [d, h]) = (nibbles(a), nibbles(b), nibbles(c), nibbles(d));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// The 32 bits of four fields, `step` bytes apart, `first` bytes after each of `at`: lane `4 f + r`.
+///
+/// # Safety
+/// They lie there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx2")]
+unsafe fn fields(at: [*const u8; 4], first: usize, step: usize) -> __m512i {
+    let [a, b, c, d] = at.map(|four| {
+        // SAFETY: the caller's promise.
+        let field = |r: usize| unsafe { four.add(first + r * step).cast::<i32>().read_unaligned() };
+        _mm_set_epi32(field(3), field(2), field(1), field(0))
+    });
+    let v = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(a), b);
+    _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(v, c), d)
+}
+
+/// Adds the fifth bits of sixteen blocks, whose fields are `fields`: bit `i` belongs to element `i`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn turned_with_fifth(low: [__m512i; 8], fields: __m512i) -> [__m512i; 8] {
+    let mut all = low;
+    for (j, four) in all.iter_mut().enumerate() {
+        // The byte of the field that has the bits of these four elements, four times.
+        let byte = _mm512_set1_epi32(0x0101_0101 * (j as i32 / 2));
+        let first = _mm512_set_epi64(
+            0x0c0c_0c0c_0808_0808,
+            0x0404_0404_0000_0000,
+            0x0c0c_0c0c_0808_0808,
+            0x0404_0404_0000_0000,
+            0x0c0c_0c0c_0808_0808,
+            0x0404_0404_0000_0000,
+            0x0c0c_0c0c_0808_0808,
+            0x0404_0404_0000_0000,
+        );
+        let bits = _mm512_shuffle_epi8(fields, _mm512_add_epi8(first, byte));
+        let bit = _mm512_set1_epi32(if j % 2 == 0 {
+            0x0804_0201
+        } else {
+            0x8040_2010u32 as i32
+        });
+        let set = _mm512_test_epi8_mask(bits, bit);
+        *four = _mm512_mask_add_epi8(*four, set, *four, _mm512_set1_epi8(16));
+    }
+    all
 }
 
 /// Four 16-bit words, `step` bytes apart, as one number.
@@ -123,6 +237,16 @@ impl Weights32 for Q8_0 {
             _mm512_xor_si512(_mm512_shuffle_i32x4::<0b11_01_11_01>(front, back), sign),
         ]
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        let sign = _mm512_set1_epi8(-128);
+        // SAFETY: blocks are a scale of 2 bytes and 32 values.
+        let ([a, b, c, d], [e, f, g, h]) =
+            unsafe { (turned_pieces(at, 2, step), turned_pieces(at, 18, step)) };
+        [a, b, c, d, e, f, g, h].map(|four| _mm512_xor_si512(four, sign))
+    }
 }
 
 impl Weights32 for Q4_0 {
@@ -135,6 +259,13 @@ impl Weights32 for Q4_0 {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
         nibbles(unsafe { pieces(p.add(2), 18) })
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale of 2 bytes and 16 bytes of nibbles.
+        unsafe { turned_nibbles(at, 2, step) }
+    }
 }
 
 impl Weights32 for Q5_0 {
@@ -146,6 +277,13 @@ impl Weights32 for Q5_0 {
     unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`: scale 2 bytes, fifth bits 4, nibbles 16.
         unsafe { with_fifth(nibbles(pieces(p.add(6), 22)), p.add(2), 22) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale of 2 bytes, fifth bits of 4, nibbles of 16.
+        unsafe { turned_with_fifth(turned_nibbles(at, 6, step), fields(at, 2, step)) }
     }
 }
 
@@ -217,6 +355,13 @@ impl Weights32 for Q4_1 {
             _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(both)),
         )
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale and a minimum of 2 bytes each and 16 bytes of nibbles.
+        unsafe { turned_nibbles(at, 4, step) }
+    }
 }
 
 impl Weights32 for Q5_1 {
@@ -240,6 +385,13 @@ impl Weights32 for Q5_1 {
         // SAFETY: blocks begin with their scale and minimum.
         unsafe { (halves(rows, 24), halves(rows.map(|row| row.add(2)), 24)) }
     }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale and a minimum of 2 bytes each, fifth bits of 4, nibbles of 16.
+        unsafe { turned_with_fifth(turned_nibbles(at, 8, step), fields(at, 4, step)) }
+    }
 }
 
 /// What the codes of IQ4_NL and IQ4_XS stand for, code by code, and 128 more: unsigned bytes.
@@ -261,6 +413,13 @@ impl Weights32 for Iq4Nl {
     unsafe fn unpack(p: *const u8) -> [__m512i; 2] {
         // SAFETY: four blocks lie at `p`, each a scale of 2 bytes and 16 bytes of nibbles.
         nibbles(unsafe { pieces(p.add(2), 18) }).map(|codes| iq4_levels_and_128(codes))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale of 2 bytes and 16 bytes of nibbles.
+        unsafe { turned_nibbles(at, 2, step) }.map(|codes| iq4_levels_and_128(codes))
     }
 }
 
@@ -298,5 +457,34 @@ impl Weights32 for Mxfp4 {
             unsafe { _mm512_loadu_ps(scales.as_ptr()) },
             _mm512_setzero_ps(),
         )
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are an exponent of a byte and 16 bytes of nibbles; a list of 16 bytes.
+        let (codes, levels) = unsafe {
+            (
+                turned_nibbles(at, 1, step),
+                _mm_loadu_si128(E2M1_DOUBLED.as_ptr().cast()),
+            )
+        };
+        let levels = _mm512_broadcast_i32x4(_mm_xor_si128(levels, _mm_set1_epi8(-128)));
+        codes.map(|codes| _mm512_shuffle_epi8(levels, codes))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales_of_lanes(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
+        let (mut offsets, mut scales) = ([0i32; 16], [0f32; 16]);
+        // SAFETY: an array of sixteen.
+        unsafe { _mm512_storeu_si512(offsets.as_mut_ptr().cast(), lanes) };
+        for (scale, offset) in scales.iter_mut().zip(offsets) {
+            // SAFETY: blocks begin with their exponent.
+            *scale = BlockMxfp4::half_scale_of(unsafe { p.add(offset as usize).read() });
+        }
+        // SAFETY: an array of sixteen.
+        let scales = unsafe { _mm512_loadu_ps(scales.as_ptr()) };
+        (scales, _mm512_setzero_ps())
     }
 }

@@ -25,7 +25,7 @@ const PAIRS: usize = 16;
 const TOKENS: usize = 12;
 
 /// Lines of memory that a panel of `cols` columns takes.
-pub(crate) fn lines(cols: usize) -> usize {
+pub(super) fn lines(cols: usize) -> usize {
     // Whole numbers, scales, minima.
     cols.div_ceil(32) * (2 * PAIRS + 2 + 2)
 }

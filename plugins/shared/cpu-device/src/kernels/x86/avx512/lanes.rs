@@ -1,0 +1,396 @@
+//! Some tokens: a block of sixteen rows is turned in registers, so that every lane is a row, and meets all tokens.
+//!
+//! A lane has four neighbours of its row as bytes; one instruction multiplies them with four activations of a plane, the same for all
+//! lanes. Activations are put in the order in which they are met, for all rows of a tile at once. Turning a block costs as much as
+//! multiplying it with two tokens; nothing is kept of it.
+//!
+//! The order of the sums is that of [`narrow`](super::narrow): within a block of 32 whole numbers, exactly; block `b` goes to
+//! partial sum `b % 4`; the four are added up at the end.
+
+// Tokens are indices into several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::super::super::{Line, Operand, Out, Tile};
+use super::super::soon;
+use super::blocks32::Weights32;
+use super::narrow;
+use crate::activations::Group32;
+use std::arch::x86_64::*;
+
+/// Rows at once.
+const ROWS: usize = 16;
+/// Most tokens that meet a block while it is there.
+const TOKENS: usize = 16;
+/// Fewest tokens for which it pays.
+const FROM: usize = 2;
+/// Of more bytes not all are reached by offsets of 31 bits.
+const LARGEST: usize = i32::MAX as usize;
+/// Bytes of a block of 32 activations: two planes, scale, total, sum.
+const BLOCK: usize = 64 + 3 * 4;
+
+/// Lines of memory that the activations of [`TOKENS`] tokens take.
+pub(super) fn lines(cols: usize) -> usize {
+    (cols.div_ceil(32) * TOKENS * BLOCK).div_ceil(size_of::<Line>())
+}
+
+/// The kernel of a type with blocks of 32 for any number of tokens: this one where it pays, [`narrow`] where it does not and for the
+/// rows that are left.
+///
+/// # Safety
+/// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
+///
+/// # Panics
+/// When there are fewer than [`lines`] lines.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut [Line]) {
+    let Operand::Int32(x) = tile.x else {
+        unreachable!("the tile checks the kind")
+    };
+    let x_len = tile.x.kind().row_len(tile.cols);
+    let blocks = tile.cols / 32;
+    let turned = match tile.tokens < FROM || tile.weights.len() > LARGEST {
+        true => 0,
+        false => tile.rows / ROWS * ROWS,
+    };
+    // Four neighbours in each quarter of the rows: memory gives more when it is read in several places at once.
+    let quarter = turned / 4;
+    for token in (0..tile.tokens).step_by(TOKENS) {
+        if turned == 0 {
+            break;
+        }
+        let tokens = TOKENS.min(tile.tokens - token);
+        let scratch = &mut scratch[..lines(tile.cols)];
+        // SAFETY: as many groups as there are tokens, and room for them.
+        let x = unsafe {
+            let x = x[token * x_len..].as_ptr();
+            Activations::new(x, x_len, tokens, blocks, scratch)
+        };
+        for first in (0..quarter).step_by(4) {
+            let row =
+                |part: usize| tile.weights[(part * quarter + first) * tile.row_bytes..].as_ptr();
+            let rows = Rows {
+                at: std::array::from_fn(row),
+                bytes: tile.row_bytes,
+                apart: quarter,
+            };
+            // SAFETY: rows and tokens lie in the tile, whose sizes `Tile::new` has checked, and the results' places are the tile's own.
+            unsafe {
+                let out = Out {
+                    start: tile.out.start.add(token * tile.out.stride + first),
+                    stride: tile.out.stride,
+                };
+                product::<W>(rows, x, out);
+            }
+        }
+    }
+    if turned < tile.rows {
+        let rest = Tile {
+            weights: &tile.weights[turned * tile.row_bytes..],
+            rows: tile.rows - turned,
+            out: Out {
+                // SAFETY: a row of the tile.
+                start: unsafe { tile.out.start.add(turned) },
+                stride: tile.out.stride,
+            },
+            ..*tile
+        };
+        // SAFETY: the caller's promise; rows of the tile.
+        unsafe { narrow::tiles32::<W>(&rest) };
+    }
+}
+
+/// Sixteen rows.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// The first of each four.
+    at: [*const u8; 4],
+    /// Bytes of each.
+    bytes: usize,
+    /// Rows from one four to the next.
+    apart: usize,
+}
+
+/// Activations of some tokens as [`Block::take`] meets them.
+///
+/// The tokens are taken eight at a time, then four, two, one: a *set* of `N`. It is, for each block, `[8, N, 2]` times four bytes, of the
+/// high plane and of the low one, in the order of [`Group32`]; then `[N]` scales, totals and sums.
+#[derive(Clone, Copy)]
+struct Activations {
+    start: *const u8,
+    tokens: usize,
+    blocks: usize,
+}
+
+/// Calls `$one!(N, token)` for each set of `$tokens` tokens.
+macro_rules! sets {
+    ($tokens:expr, $one:ident) => {{
+        let (tokens, mut token): (usize, usize) = ($tokens, 0);
+        while tokens - token >= 8 {
+            $one!(8, token);
+            token += 8;
+        }
+        if tokens & 4 != 0 {
+            $one!(4, token);
+            token += 4;
+        }
+        if tokens & 2 != 0 {
+            $one!(2, token);
+            token += 2;
+        }
+        if tokens & 1 != 0 {
+            $one!(1, token);
+        }
+    }};
+}
+
+impl Activations {
+    /// Puts them there.
+    ///
+    /// # Safety
+    /// `tokens` rows of `x_len` groups with `blocks` blocks lie at `x`, and `scratch` is large enough.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+    unsafe fn new(
+        x: *const Group32,
+        x_len: usize,
+        tokens: usize,
+        blocks: usize,
+        scratch: &mut [Line],
+    ) -> Self {
+        let start = scratch.as_mut_ptr().cast::<u8>();
+        macro_rules! put {
+            ($n:literal, $token:ident) => {
+                // SAFETY: the set's tokens and its place.
+                unsafe {
+                    let to = start.add($token * blocks * BLOCK);
+                    put::<$n>(x.add($token * x_len), x_len, blocks, to);
+                }
+            };
+        }
+        sets!(tokens, put);
+        Self {
+            start,
+            tokens,
+            blocks,
+        }
+    }
+}
+
+/// Writes a set of `N` tokens.
+///
+/// # Safety
+/// `N` rows of `x_len` groups with `blocks` blocks lie at `x`, and there is room at `to`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
+unsafe fn put<const N: usize>(x: *const Group32, x_len: usize, blocks: usize, to: *mut u8) {
+    for b in 0..blocks {
+        let mut fours = [_mm512_setzero_si512(); 8];
+        // SAFETY: the block lies in its group, and the set has room for it.
+        unsafe {
+            let to = to.add(b * N * BLOCK);
+            let numbers = to.add(64 * N).cast::<u32>();
+            for t in 0..N {
+                let x = x.add(t * x_len + b / 4);
+                let half = |plane: *const [i8; 128], half: usize| {
+                    _mm_load_si128(plane.byte_add(64 * half + 16 * (b % 4)).cast())
+                };
+                let plane = |plane| _mm256_set_m128i(half(plane, 1), half(plane, 0));
+                let (high, low) = (plane(&raw const (*x).high), plane(&raw const (*x).low));
+                let index = _mm512_set_epi32(
+                    15 + 8,
+                    15,
+                    14 + 8,
+                    14,
+                    13 + 8,
+                    13,
+                    12 + 8,
+                    12,
+                    11 + 8,
+                    11,
+                    10 + 8,
+                    10,
+                    9 + 8,
+                    9,
+                    8 + 8,
+                    8,
+                );
+                let index = _mm512_sub_epi32(index, _mm512_set1_epi32(8));
+                let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(high), low);
+                fours[t] = _mm512_permutexvar_epi32(index, both);
+                numbers.add(t).write((*x).scale[4 * (b % 4)].to_bits());
+                numbers.add(N + t).write((*x).total[4 * (b % 4)].to_bits());
+                numbers
+                    .add(2 * N + t)
+                    .write((*x).block_sum[4 * (b % 4)] as u32);
+            }
+            for (j, tokens) in turn(fours).into_iter().enumerate() {
+                let mask = const { (1u32 << N) - 1 } as u8;
+                _mm512_mask_storeu_epi64(to.add(8 * N * j).cast(), mask, tokens);
+            }
+        }
+    }
+}
+
+/// Turns eight rows of eight pairs of lanes: pair `r` of result `i` is pair `i` of row `r`.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn turn(rows: [__m512i; 8]) -> [__m512i; 8] {
+    let [a, b, c, d, e, f, g, h] = rows;
+    // Pairs 0 2 4 6 of two rows, and 1 3 5 7.
+    let low = [(a, b), (c, d), (e, f), (g, h)].map(|(a, b)| _mm512_unpacklo_epi64(a, b));
+    let high = [(a, b), (c, d), (e, f), (g, h)].map(|(a, b)| _mm512_unpackhi_epi64(a, b));
+    // Of four vectors of four parts: part `r` of result `i` is part `i` of vector `r`.
+    let parts = |[a, b, c, d]: [__m512i; 4]| {
+        let (ab, cd) = (
+            _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_i64x2::<0b10_00_10_00>(c, d),
+        );
+        let (upper_ab, upper_cd) = (
+            _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b),
+            _mm512_shuffle_i64x2::<0b11_01_11_01>(c, d),
+        );
+        [
+            _mm512_shuffle_i64x2::<0b10_00_10_00>(ab, cd),
+            _mm512_shuffle_i64x2::<0b10_00_10_00>(upper_ab, upper_cd),
+            _mm512_shuffle_i64x2::<0b11_01_11_01>(ab, cd),
+            _mm512_shuffle_i64x2::<0b11_01_11_01>(upper_ab, upper_cd),
+        ]
+    };
+    let ([a, c, e, g], [b, d, f, h]) = (parts(low), parts(high));
+    [a, b, c, d, e, f, g, h]
+}
+
+/// Sixteen rows times some tokens.
+///
+/// # Safety
+/// The rows are there, as long as the activations; results go to `t * stride + f * apart + r` of `out` for row `r` of four `f`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+unsafe fn product<W: Weights32>(rows: Rows, x: Activations, out: Out) {
+    let mut sums = [[_mm512_setzero_ps(); 4]; TOKENS];
+    let counted = _mm512_set_epi32(3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0);
+    let fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    let [bytes, apart] =
+        [rows.bytes, rows.apart * rows.bytes].map(|bytes| _mm512_set1_epi32(bytes as i32));
+    let lanes = _mm512_add_epi32(
+        _mm512_mullo_epi32(counted, bytes),
+        _mm512_mullo_epi32(fours, apart),
+    );
+    for b in 0..x.blocks {
+        // SAFETY: block `b` lies in every row, and in every set.
+        unsafe {
+            // The next four rows lie behind these.
+            for four in rows.at {
+                let next = 4 * (rows.bytes + b * W::BYTES);
+                soon(four.wrapping_add(next), 4 * W::BYTES);
+            }
+            let at = rows.at.map(|four| four.add(b * W::BYTES));
+            let w = W::turned(at, rows.bytes);
+            let (d, m) = W::scales_of_lanes(at[0], lanes);
+            let block = Block { w, d, m };
+            macro_rules! take {
+                ($n:literal, $token:ident) => {
+                    let set = x.start.add(($token * x.blocks + b * $n) * BLOCK);
+                    block.take::<W, $n>(sums[$token].as_mut_ptr().add(b % 4), set);
+                };
+            }
+            sets!(x.tokens, take);
+        }
+    }
+    for (t, [a, b, c, d]) in sums[..x.tokens].iter().enumerate() {
+        let sum = _mm512_add_ps(_mm512_add_ps(*a, *c), _mm512_add_ps(*b, *d));
+        let four = [
+            _mm512_castps512_ps128(sum),
+            _mm512_extractf32x4_ps::<1>(sum),
+            _mm512_extractf32x4_ps::<2>(sum),
+            _mm512_extractf32x4_ps::<3>(sum),
+        ];
+        for (f, four) in four.into_iter().enumerate() {
+            // SAFETY: the caller's promise about `out`.
+            unsafe { _mm_storeu_ps(out.start.add(t * out.stride + f * rows.apart), four) };
+        }
+    }
+}
+
+/// A block of sixteen rows.
+#[derive(Clone, Copy)]
+struct Block {
+    w: [__m512i; 8],
+    d: __m512,
+    m: __m512,
+}
+
+impl Block {
+    /// Adds its products with the `N` tokens of a set to a partial sum of each, four sums apart. So many sums grow side by side that none
+    /// waits for itself; the products are written by hand because their order matters: the compiler would put those that wait
+    /// for each other side by side, more of them than the processor looks ahead.
+    ///
+    /// # Safety
+    /// The set's block lies at `x`, and `N` times four sums from the first of these on.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
+    unsafe fn take<W: Weights32, const N: usize>(self, sums: *mut __m512, x: *const u8) {
+        let (mut high, mut low) = ([_mm512_setzero_si512(); N], [_mm512_setzero_si512(); N]);
+        macro_rules! products {
+            ($j:literal: $($t:literal)*) => {$(
+                if $t < N {
+                    // SAFETY: two instructions of AVX-512 VNNI on registers and on bytes of the set.
+                    unsafe {
+                        std::arch::asm!(
+                            "vpdpbusd {high}, {w}, dword ptr [{x} + {at_high}]{{1to16}}",
+                            "vpdpbusd {low}, {w}, dword ptr [{x} + {at_low}]{{1to16}}",
+                            high = inout(zmm_reg) high[$t % N],
+                            low = inout(zmm_reg) low[$t % N],
+                            w = in(zmm_reg) self.w[$j],
+                            x = in(reg) x,
+                            at_high = const ($j * N + $t) * 8,
+                            at_low = const ($j * N + $t) * 8 + 4,
+                            options(readonly, nostack, preserves_flags),
+                        );
+                    }
+                }
+            )*};
+        }
+        products!(0: 0 1 2 3 4 5 6 7);
+        products!(1: 0 1 2 3 4 5 6 7);
+        products!(2: 0 1 2 3 4 5 6 7);
+        products!(3: 0 1 2 3 4 5 6 7);
+        products!(4: 0 1 2 3 4 5 6 7);
+        products!(5: 0 1 2 3 4 5 6 7);
+        products!(6: 0 1 2 3 4 5 6 7);
+        products!(7: 0 1 2 3 4 5 6 7);
+        for t in 0..N {
+            // SAFETY: numbers of the set's block, and sums of the caller's promise.
+            unsafe {
+                let number = |kind: usize| x.add(64 * N + 4 * (kind * N + t));
+                let high = match W::OFFSET {
+                    None => _mm512_slli_epi32::<7>(high[t]),
+                    Some(offset) => {
+                        // What the stored numbers are too large by times the sum of the block. 128 is the offset times another
+                        // power of two.
+                        let sum = _mm512_set1_epi32(number(2).cast::<i32>().read());
+                        let high = shifted(high[t], (128 / offset).trailing_zeros());
+                        shifted(_mm512_sub_epi32(high, sum), offset.trailing_zeros())
+                    }
+                };
+                let value = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[t]));
+                let scale = _mm512_set1_ps(number(0).cast::<f32>().read());
+                let sum = sums.add(4 * t);
+                let mut after = _mm512_fmadd_ps(_mm512_mul_ps(self.d, scale), value, *sum);
+                if W::OFFSET.is_none() {
+                    let total = _mm512_set1_ps(number(1).cast::<f32>().read());
+                    after = _mm512_fmadd_ps(self.m, total, after);
+                }
+                *sum = after;
+            }
+        }
+    }
+}
+
+/// Shifted to the left by a number of bits that the compiler knows.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn shifted(whole: __m512i, bits: u32) -> __m512i {
+    _mm512_sll_epi32(whole, _mm_cvtsi32_si128(bits as i32))
+}
