@@ -1,14 +1,26 @@
-//! One query head over one page of the cache, and pages of other types made `f32`.
+//! Some query heads over one page of the cache.
 
-use crate::dispatch::halves;
+#[cfg_attr(target_arch = "x86_64", path = "attend/avx512.rs")]
+#[cfg_attr(not(target_arch = "x86_64"), path = "attend/alone.rs")]
+mod together;
+mod widen;
+
+use crate::isa::Isa;
 use crate::memory::Zeroed;
 use crate::vector::{exp, fma, total};
-use half::f16;
+use std::ops::Range;
+
+pub(crate) use together::queries_at_once;
+pub(crate) use widen::{round_q8_0, turn_over, widen_f16, widen_q8_0_across, widen_q8_0_along};
 
 /// Positions that attention takes at once: pages are made up to a multiple.
 pub(crate) const POSITIONS: usize = 16;
 
-/// What one query head sees of a page.
+/// Most queries that one call takes, so that a page's keys and values are read once for all of them.
+pub(crate) const MOST_QUERIES: usize = 4;
+
+/// What query heads see of a page.
+#[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
     /// `[key_dim, stride]`.
     pub(crate) keys: &'a [f32],
@@ -16,10 +28,20 @@ pub(crate) struct Page<'a> {
     pub(crate) stride: usize,
     /// `[positions, value_dim]`.
     pub(crate) values: &'a [f32],
-    /// First position seen.
-    pub(crate) from: usize,
-    /// One past the last.
-    pub(crate) to: usize,
+    /// What products are multiplied with.
+    pub(crate) scale: f32,
+    /// What they are held under, softly, after that.
+    pub(crate) soft_cap: Option<f32>,
+}
+
+/// One query head of one token.
+pub(crate) struct Query<'a> {
+    /// `[key_dim]`.
+    pub(crate) query: &'a [f32],
+    /// Positions of the page that it sees, at least one.
+    pub(crate) seen: Range<usize>,
+    /// `[value_dim]`: the sum of `e^(score - largest) * value`, to be divided by [`Softmax::sum`] at the end.
+    pub(crate) out: &'a mut [f32],
 }
 
 /// The running state of one query head's softmax: see [`attend`].
@@ -75,28 +97,14 @@ fn larger(lanes: &mut [f32; 16], values: &[f32]) {
     }
 }
 
+/// Takes scores into a softmax: they become `e^(score - largest)`, and `out` is brought to the same.
 #[inline(always)]
-fn attend_body<const FUSED: bool>(
-    query: &[f32],
-    page: Page<'_>,
-    scale: f32,
-    soft_cap: Option<f32>,
+fn soften<const FUSED: bool>(
     scores: &mut [f32],
+    soft_cap: Option<f32>,
     state: &mut Softmax,
     out: &mut [f32],
 ) {
-    let first = page.from / POSITIONS * POSITIONS;
-    for (block, scores) in scores[..page.to.next_multiple_of(POSITIONS)]
-        .chunks_exact_mut(POSITIONS)
-        .enumerate()
-        .skip(first / POSITIONS)
-    {
-        let products = products::<FUSED>(query, &page, block * POSITIONS);
-        for (score, product) in scores.iter_mut().zip(products) {
-            *score = product * scale;
-        }
-    }
-    let scores = &mut scores[page.from..page.to];
     if let Some(cap) = soft_cap {
         for score in scores.iter_mut() {
             *score = cap * (*score / cap).tanh();
@@ -127,8 +135,27 @@ fn attend_body<const FUSED: bool>(
         }
     }
     state.sum += total(lanes);
-    let values = &page.values[page.from * out.len()..page.to * out.len()];
+}
+
+/// Of a query that sees positions `seen`.
+#[inline(always)]
+fn attend_body<const FUSED: bool>(
+    page: Page<'_>,
+    query: Query<'_>,
+    state: &mut Softmax,
+    scores: &mut [f32],
+) {
+    let Query { query, seen, out } = query;
     let dim = out.len();
+    for at in (seen.start / POSITIONS * POSITIONS..seen.end).step_by(POSITIONS) {
+        let products = products::<FUSED>(query, &page, at);
+        for (score, product) in scores[at..][..POSITIONS].iter_mut().zip(products) {
+            *score = product * page.scale;
+        }
+    }
+    let scores = &mut scores[seen.clone()];
+    soften::<FUSED>(scores, page.soft_cap, state, out);
+    let values = &page.values[seen.start * dim..seen.end * dim];
     let (quads, rows) = (scores.chunks_exact(4), values.chunks_exact(4 * dim));
     let (rest, rest_rows) = (
         quads.remainder(),
@@ -151,226 +178,88 @@ fn attend_body<const FUSED: bool>(
     }
 }
 
-#[inline(always)]
-fn round_q8_0_body<const FUSED: bool>(x: &[f32; 32]) -> ([i8; 32], u16) {
-    let mut largest = 0f32;
-    for x in x {
-        let magnitude = x.abs();
-        largest = if magnitude > largest {
-            magnitude
-        } else {
-            largest
-        };
-    }
-    let scale = largest / 127.0;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let codes = x.map(|x| (x * inverse).round() as i8);
-    (codes, f16::from_f32(scale).to_bits())
+per_isa! {
+    fn attend_alone = attend_body(page: Page<'_>, query: Query<'_>, state: &mut Softmax, scores: &mut [f32])
 }
 
-#[inline(always)]
-fn widen_f16_body<const FUSED: bool>(stored: &[u16], out: &mut [f32]) {
-    let (parts, rest) = stored.as_chunks::<16>();
-    let (out_parts, out_rest) = out.as_chunks_mut::<16>();
-    for (out, part) in out_parts.iter_mut().zip(parts) {
-        halves::<FUSED>(part, out);
-    }
-    let mut part = [0; 16];
-    part[..rest.len()].copy_from_slice(rest);
-    let mut floats = [0.0; 16];
-    halves::<FUSED>(&part, &mut floats);
-    out_rest.copy_from_slice(&floats[..rest.len()]);
-}
-
-#[inline(always)]
-fn widen_q8_0_across_body<const FUSED: bool>(
-    codes: &[i8],
-    scales: &[u16],
-    stride: usize,
-    out: &mut [f32],
+/// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
+/// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
+/// others; it depends on where the positions are cut, so callers cut at page ends only.
+pub(crate) fn attend<'a>(
+    isa: Isa,
+    page: Page<'_>,
+    mut query: impl FnMut(usize) -> Query<'a>,
+    states: &mut [Softmax],
+    scores: &mut [f32],
 ) {
-    let blocks = codes
-        .chunks_exact(32 * stride)
-        .zip(out.chunks_exact_mut(32 * stride));
-    for ((codes, out), scales) in blocks.zip(scales.chunks_exact(stride)) {
-        for (part, stored) in scales.as_chunks::<POSITIONS>().0.iter().enumerate() {
-            let mut scales = [0.0; 16];
-            halves::<FUSED>(stored, &mut scales);
-            let at = part * POSITIONS;
-            let rows = codes.chunks_exact(stride).zip(out.chunks_exact_mut(stride));
-            for (codes, out) in rows {
-                let (codes, out) = (&codes[at..][..POSITIONS], &mut out[at..][..POSITIONS]);
-                for i in 0..POSITIONS {
-                    out[i] = f32::from(codes[i]) * scales[i];
-                }
-            }
-        }
+    if together::queries_at_once(isa) > 1 {
+        return together::attend(page, query, states, scores);
     }
-}
-
-#[inline(always)]
-fn widen_q8_0_along_body<const FUSED: bool>(codes: &[i8], scales: &[u16], out: &mut [f32]) {
-    let many = codes.chunks(32 * 16).zip(out.chunks_mut(32 * 16));
-    for ((codes, out), scales) in many.zip(scales.chunks(16)) {
-        let mut part = [0; 16];
-        part[..scales.len()].copy_from_slice(scales);
-        let mut scales = [0.0; 16];
-        halves::<FUSED>(&part, &mut scales);
-        let blocks = codes
-            .as_chunks::<32>()
-            .0
-            .iter()
-            .zip(out.as_chunks_mut::<32>().0);
-        for ((codes, out), scale) in blocks.zip(scales) {
-            for i in 0..32 {
-                out[i] = f32::from(codes[i]) * scale;
-            }
-        }
+    for (index, state) in states.iter_mut().enumerate() {
+        attend_alone(isa, page, query(index), state, scores);
     }
-}
-
-#[inline(always)]
-fn turn_over_body<const FUSED: bool>(
-    across: &[f32],
-    stride: usize,
-    from: usize,
-    to: usize,
-    out: &mut [f32],
-) {
-    let dim = across.len() / stride;
-    for first in (0..dim).step_by(16) {
-        let count = 16.min(dim - first);
-        for position in from..to {
-            let column = &across[first * stride + position..];
-            let out = &mut out[position * dim + first..][..count];
-            for (i, out) in out.iter_mut().enumerate() {
-                *out = column[i * stride];
-            }
-        }
-    }
-}
-
-per_isa! {
-    /// Takes the next positions, within one page, into a query head's attention. `scores` is scratch, `[stride]`. `out` holds the
-    /// sum of `e^(score - largest) * value`, to be divided by [`Softmax::sum`] at the end. What comes out depends on where
-    /// the parts are cut, so callers cut at page ends only.
-    fn attend = attend_body(query: &[f32], page: Page<'_>, scale: f32, soft_cap: Option<f32>, scores: &mut [f32],
-        state: &mut Softmax, out: &mut [f32])
-}
-per_isa! {
-    /// Halves as floats.
-    fn widen_f16 = widen_f16_body(stored: &[u16], out: &mut [f32])
-}
-per_isa! {
-    /// Whole numbers `[dim, stride]` times scales in halves `[dim / 32, stride]`, as floats `[dim, stride]`.
-    fn widen_q8_0_across = widen_q8_0_across_body(codes: &[i8], scales: &[u16], stride: usize, out: &mut [f32])
-}
-per_isa! {
-    /// Whole numbers times scales in halves, one for 32 neighbours, as floats.
-    fn widen_q8_0_along = widen_q8_0_along_body(codes: &[i8], scales: &[u16], out: &mut [f32])
-}
-per_isa! {
-    /// From `[dim, stride]` to `[positions, dim]`, positions `from .. to` only.
-    fn turn_over = turn_over_body(across: &[f32], stride: usize, from: usize, to: usize, out: &mut [f32])
-}
-per_isa! {
-    /// Whole numbers and their scale, a half: see [`CacheType::Q8_0`](backplane_program::CacheType).
-    fn round_q8_0 = round_q8_0_body(x: &[f32; 32]) -> ([i8; 32], u16)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::isa::Isa;
     use proptest::prelude::*;
 
-    fn isas() -> impl Iterator<Item = Isa> {
-        Isa::ALL.into_iter().filter(|isa| isa.is_supported())
-    }
-
-    #[test]
-    fn every_half_is_widened_exactly() {
-        let stored: Vec<u16> = (0..=u16::MAX).collect();
-        for isa in isas() {
-            // A length that fills no vector.
-            let mut out = vec![0.0; stored.len() - 5];
-            widen_f16(isa, &stored[..stored.len() - 5], &mut out);
-            for (half, out) in stored.iter().zip(out) {
-                let exact = f16::from_bits(*half).to_f32();
-                assert!(
-                    out.to_bits() == exact.to_bits() || out.is_nan() && exact.is_nan(),
-                    "{isa:?}: {half:#x} is {exact}, found {out}"
-                );
-            }
-        }
-    }
-
-    /// By the definition, one element after the other.
-    fn stored(block: &[f32; 32]) -> ([i8; 32], f16) {
-        let largest = block.iter().fold(0f32, |most, x| most.max(x.abs()));
-        let scale = largest / 127.0;
-        let inverse = if scale == 0.0 { 0.0 } else { 1.0 / scale };
-        (
-            block.map(|x| (x * inverse).round() as i8),
-            f16::from_f32(scale),
-        )
-    }
-
     proptest! {
+        /// Bit for bit, whatever each sees.
         #[test]
-        fn q8_0_is_rounded_and_widened_by_its_definition(
-            x in prop::collection::vec(-30f32..30.0, 32 * 32 * 3),
-            stride in 1usize..=2,
+        fn queries_together_are_as_each_alone(
+            dims in (1usize..=9, 1usize..=9),
+            size in 1usize..=40,
+            seen in prop::collection::vec((0usize..40, 1usize..40), 4),
+            soft_cap in prop::option::of(5f32..50.0),
+            seed in any::<u32>(),
         ) {
-            let stride = stride * POSITIONS;
-            for isa in isas() {
-                let blocks = x.as_chunks::<32>().0;
-                let (mut codes, mut scales, mut exact) = (vec![], vec![], vec![]);
-                for block in blocks {
-                    let (whole, scale) = round_q8_0(isa, block);
-                    let (expected, expected_scale) = stored(block);
-                    prop_assert_eq!((whole, scale), (expected, expected_scale.to_bits()));
-                    codes.extend(whole);
-                    scales.push(scale);
-                    exact.extend(whole.map(|whole| f32::from(whole) * expected_scale.to_f32()));
-                }
-                let mut along = vec![0.0; x.len()];
-                widen_q8_0_along(isa, &codes, &scales, &mut along);
-                prop_assert_eq!(&along, &exact);
-                // The same numbers as `[dim, stride]`, with a scale for 32 rows.
-                let dim = x.len() / stride;
-                let mut across = vec![0.0; x.len()];
-                let scales = &scales[..dim / 32 * stride];
-                widen_q8_0_across(isa, &codes[..dim / 32 * 32 * stride], scales, stride, &mut across[..dim / 32 * 32 * stride]);
-                for (i, found) in across[..dim / 32 * 32 * stride].iter().enumerate() {
-                    let (row, position) = (i / stride, i % stride);
-                    let scale = f16::from_bits(scales[row / 32 * stride + position]).to_f32();
-                    prop_assert_eq!(*found, f32::from(codes[i]) * scale);
-                }
-                let mut over = vec![f32::NAN; x.len()];
-                turn_over(isa, &x, stride, 3, stride - 2, &mut over);
-                for (i, found) in over.iter().enumerate() {
-                    let (position, element) = (i / dim, i % dim);
-                    if position >= 3 && position < stride - 2 {
-                        prop_assert_eq!(*found, x[element * stride + position]);
-                    } else {
-                        prop_assert!(found.is_nan());
+            let (key_dim, value_dim) = (dims.0 * 9, dims.1 * 11);
+            let stride = size.next_multiple_of(POSITIONS);
+            let mut state = seed;
+            let mut numbers = |count: usize| -> Vec<f32> {
+                (0..count).map(|_| {
+                    state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                    (state >> 8) as f32 / (1 << 23) as f32 - 1.0
+                }).collect()
+            };
+            let (keys, values) = (numbers(key_dim * stride), numbers(size * value_dim));
+            let page = Page { keys: &keys, stride, values: &values, scale: 0.3, soft_cap };
+            let heads: Vec<_> = (0..4).map(|_| numbers(key_dim)).collect();
+            let before: Vec<_> = (0..4).map(|_| numbers(value_dim)).collect();
+            let seen: Vec<Range<usize>> = seen.into_iter().map(|(from, count)| {
+                let from = from % size;
+                from..(from + count).min(size)
+            }).collect();
+            for isa in Isa::ALL.into_iter().filter(|isa| isa.is_supported()) {
+                let run = |which: Range<usize>| {
+                    let mut outs = before[which.clone()].to_vec();
+                    let mut states = vec![Softmax { largest: 0.25, sum: 1.5 }; which.len()];
+                    let mut scores = vec![f32::NAN; which.len() * stride];
+                    let mut rest = outs.iter_mut();
+                    let query = |i: usize| Query {
+                        query: &heads[which.start + i],
+                        seen: seen[which.start + i].clone(),
+                        out: rest.next().unwrap(),
+                    };
+                    attend(isa, page, query, &mut states, &mut scores);
+                    (outs, states.iter().map(|state| [state.largest, state.sum]).collect::<Vec<_>>())
+                };
+                let alone: Vec<_> = (0..4).map(|q| {
+                    let (mut outs, mut states) = (vec![before[q].clone()], vec![Softmax { largest: 0.25, sum: 1.5 }]);
+                    let mut scores = vec![f32::NAN; stride];
+                    let query = Query { query: &heads[q], seen: seen[q].clone(), out: &mut outs[0] };
+                    attend_alone(isa, page, query, &mut states[0], &mut scores);
+                    (outs, states.iter().map(|state| [state.largest, state.sum]).collect::<Vec<_>>())
+                }).collect();
+                for count in 1..=queries_at_once(isa) {
+                    let (outs, states) = run(0..count);
+                    for q in 0..count {
+                        prop_assert_eq!(&outs[q], &alone[q].0[0], "{:?}", isa);
+                        prop_assert_eq!(states[q], alone[q].1[0]);
                     }
                 }
-            }
-        }
-    }
-
-    #[test]
-    fn extremes_are_stored_without_harm() {
-        for isa in isas() {
-            assert_eq!(round_q8_0(isa, &[0.0; 32]), ([0; 32], 0));
-            let mut block = [0.0; 32];
-            (block[0], block[1]) = (-127.0, 63.5);
-            let (codes, scale) = round_q8_0(isa, &block);
-            assert_eq!((codes[0], codes[1], scale), (-127, 64, f16::ONE.to_bits()));
-            for bad in [f32::NAN, f32::INFINITY, f32::MAX, f32::MIN_POSITIVE / 8.0] {
-                round_q8_0(isa, &[bad; 32]);
             }
         }
     }

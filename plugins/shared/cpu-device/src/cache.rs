@@ -9,12 +9,14 @@ use std::ops::Range;
 
 /// All pages of all layers in one block, committed by the system as they are first written.
 ///
-/// Cache after cache; in a cache, page after page; in a page, keys `[kv_heads, key_dim, stride]`, then values
+/// Page after page; in a page, cache after cache; in a cache, keys `[kv_heads, key_dim, stride]`, then values
 /// `[kv_heads, page_size, value_dim]`, unless the cache has its values in the keys. What one head reads lies together; keys lie
 /// across, so that one vector holds an element of neighbouring positions, and `stride` is the page size made up to whole vectors.
 pub(crate) struct Cache {
     pool: Pool,
     layers: Vec<Layer>,
+    /// Elements of a page, of all caches.
+    page: usize,
     page_size: usize,
     stride: usize,
 }
@@ -35,11 +37,10 @@ enum Pool {
 /// Elements of a head that share a scale.
 const BLOCK: usize = 32;
 
-/// Where one cache lies in the pool, in elements.
+/// Where one cache lies in each page, in elements.
 #[derive(Clone, Copy)]
 struct Layer {
     start: usize,
-    page: usize,
     spec: CacheSpec,
 }
 
@@ -58,8 +59,13 @@ impl Cache {
     pub(crate) fn new(program: &Program, limits: &Limits) -> Result<Self, DeviceError> {
         limits.cache_type.check(&program.caches)?;
         let stride = limits.page_size.checked_next_multiple_of(POSITIONS);
+        let too_much = || DeviceError::Memory {
+            device: "cpu".into(),
+            bytes: usize::MAX,
+            what: "the key/value cache".into(),
+        };
         let mut layers = vec![];
-        let mut start = 0usize;
+        let mut page = 0usize;
         for spec in &program.caches {
             let keys = stride.and_then(|stride| stride.checked_mul(spec.key_dim));
             // Where they are in the keys, the room is needed for turning them over.
@@ -67,39 +73,31 @@ impl Cache {
             let head = keys
                 .zip(values)
                 .filter(|(keys, values)| keys.checked_add(*values).is_some());
-            let page = head.and_then(|(keys, values)| match spec.values {
+            let elements = head.and_then(|(keys, values)| match spec.values {
                 CachedValues::Stored => (keys + values).checked_mul(spec.kv_heads),
                 CachedValues::InKeys => keys.checked_mul(spec.kv_heads),
             });
-            let end = page
-                .and_then(|page| page.checked_mul(limits.pages))
-                .and_then(|all| all.checked_add(start));
-            let Some((page, end)) = page.zip(end) else {
-                return Err(DeviceError::Memory {
-                    device: "cpu".into(),
-                    bytes: usize::MAX,
-                    what: "the key/value cache".into(),
-                });
-            };
+            let end = elements.and_then(|elements| elements.checked_add(page));
             layers.push(Layer {
-                start,
-                page,
+                start: page,
                 spec: *spec,
             });
-            start = end;
+            page = end.ok_or_else(too_much)?;
         }
+        let all = page.checked_mul(limits.pages).ok_or_else(too_much)?;
         let what = "the key/value cache";
         let pool = match limits.cache_type {
-            CacheType::F32 => Pool::F32(Buffer::new(start, what)?),
-            CacheType::F16 => Pool::F16(Buffer::new(start, what)?),
+            CacheType::F32 => Pool::F32(Buffer::new(all, what)?),
+            CacheType::F16 => Pool::F16(Buffer::new(all, what)?),
             CacheType::Q8_0 => Pool::Q8_0 {
-                codes: Buffer::new(start, what)?,
-                scales: Buffer::new(start / BLOCK, what)?,
+                codes: Buffer::new(all, what)?,
+                scales: Buffer::new(all / BLOCK, what)?,
             },
         };
         Ok(Self {
             pool,
             layers,
+            page,
             page_size: limits.page_size,
             stride: stride.unwrap_or(limits.page_size),
         })
@@ -117,7 +115,7 @@ impl Cache {
 
     /// Bytes of a page over all layers.
     pub(crate) fn page_bytes(&self) -> usize {
-        let elements: usize = self.layers.iter().map(|layer| layer.page).sum();
+        let elements = self.page;
         match self.pool {
             Pool::F32(_) => elements * size_of::<f32>(),
             Pool::F16(_) => elements * size_of::<u16>(),
@@ -159,7 +157,7 @@ impl Cache {
         let (size, stride) = (self.page_size, self.stride);
         let (key_dim, value_dim) = (layer.spec.key_dim, layer.spec.value_dim);
         let (key_len, value_len) = layer.head(size, stride);
-        let start = layer.start + page * layer.page;
+        let start = page * self.page + layer.start;
         let value_start = start + layer.spec.kv_heads * key_len;
         let keys = keys
             .chunks_exact(key_dim)
@@ -236,7 +234,7 @@ impl Cache {
         let (size, stride) = (self.page_size, self.stride);
         let value_dim = layer.spec.value_dim;
         let (key_len, value_len) = layer.head(size, stride);
-        let start = layer.start + page * layer.page;
+        let start = page * self.page + layer.start;
         let keys = start + head * key_len..start + (head + 1) * key_len;
         let values = start + layer.spec.kv_heads * key_len + head * value_len;
         let values = values..values + value_len;
@@ -288,17 +286,14 @@ impl Cache {
 
     /// Copies a page in all layers.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
-        for layer in &self.layers {
-            let at = layer.start + from * layer.page;
-            let (from, to) = (at..at + layer.page, layer.start + to * layer.page);
-            match &mut self.pool {
-                Pool::F32(pool) => pool.as_mut_slice().copy_within(from, to),
-                Pool::F16(pool) => pool.as_mut_slice().copy_within(from, to),
-                Pool::Q8_0 { codes, scales } => {
-                    let blocks = from.start / BLOCK..from.end / BLOCK;
-                    codes.as_mut_slice().copy_within(from, to);
-                    scales.as_mut_slice().copy_within(blocks, to / BLOCK);
-                }
+        let (from, to) = (from * self.page..(from + 1) * self.page, to * self.page);
+        match &mut self.pool {
+            Pool::F32(pool) => pool.as_mut_slice().copy_within(from, to),
+            Pool::F16(pool) => pool.as_mut_slice().copy_within(from, to),
+            Pool::Q8_0 { codes, scales } => {
+                let blocks = from.start / BLOCK..from.end / BLOCK;
+                codes.as_mut_slice().copy_within(from, to);
+                scales.as_mut_slice().copy_within(blocks, to / BLOCK);
             }
         }
     }

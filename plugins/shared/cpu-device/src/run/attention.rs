@@ -1,8 +1,9 @@
 //! Attention: keys and values of the step go to their pages, then every head of every token reads the pages it sees.
 
 use super::frame::{Frame, Parts, SHARE_FROM};
-use crate::attend::{self, Page, Softmax};
+use crate::attend::{self, MOST_QUERIES, Page, Query, Softmax};
 use crate::cache::Cache;
+use crate::isa::Isa;
 use crate::lower::{Attention, Kernel};
 use crate::memory::Buffer;
 use crate::pool::Pool;
@@ -23,7 +24,7 @@ pub(super) struct Place {
 
 /// Memory that a thread needs while it runs a task, for each.
 pub(super) struct Scratch {
-    /// `[threads, floats]`: scores of a page, and its keys and values where they are not stored as `f32`.
+    /// `[threads, floats]`: scores of a page for some queries, and its keys and values where they are not stored as `f32`.
     floats: Buffer<f32>,
     floats_each: usize,
     /// `[threads, MOST_TOKENS * heads]`.
@@ -43,7 +44,8 @@ impl Scratch {
         });
         // A number that overflows is more than there is memory: the buffer says so.
         let states_each = heads.max().unwrap_or(0).saturating_mul(MOST_TOKENS);
-        let floats_each = cache.stride().saturating_add(cache.scratch());
+        let scores = cache.stride().saturating_mul(MOST_QUERIES);
+        let floats_each = scores.saturating_add(cache.scratch());
         let what = "attention scores";
         Ok(Self {
             floats: Buffer::new(threads.saturating_mul(floats_each), what)?,
@@ -95,13 +97,13 @@ struct Cut {
 }
 
 impl Cut {
-    /// `group` query heads read each of `kv_heads`. Widening a page costs about as much as one head's attention to it, so that
-    /// heads stay together unless threads would be idle.
-    fn new(tokens: usize, kv_heads: usize, group: usize, threads: usize, widened: bool) -> Self {
+    /// `group` query heads read each of `kv_heads`. Bringing a page in costs about as much as the attention of `once` heads to it, so
+    /// that heads stay together unless threads would be idle.
+    fn new(tokens: usize, kv_heads: usize, group: usize, threads: usize, once: usize) -> Self {
         let at_once = (tokens * kv_heads / (4 * threads)).clamp(1, MOST_TOKENS);
         let tasks = tokens.div_ceil(at_once) * kv_heads;
         let busiest = |parts: usize| {
-            let heads = at_once * group.div_ceil(parts) + usize::from(widened);
+            let heads = at_once * group.div_ceil(parts) + once;
             (tasks * parts).div_ceil(threads) * heads
         };
         let fewest = (1..=group).min_by_key(|parts| busiest(*parts)).unwrap_or(1);
@@ -112,6 +114,13 @@ impl Cut {
             parts: group.div_ceil(heads),
         }
     }
+}
+
+/// What a page costs once for all heads that read it together, in heads: what was measured of widening, and of reading keys and
+/// values for several queries.
+fn once(isa: Isa, widened: bool) -> usize {
+    let together = attend::queries_at_once(isa) > 1;
+    usize::from(widened) + if together { 3 } else { 0 }
 }
 
 impl Frame<'_> {
@@ -131,7 +140,7 @@ impl Frame<'_> {
             kv_heads,
             group,
             pool.threads(),
-            cache.is_widened(attention.cache),
+            once(self.isa, cache.is_widened(attention.cache)),
         );
         let floats = Parts::new(&scratch.floats);
         let states = Parts::new(&scratch.states);
@@ -143,7 +152,7 @@ impl Frame<'_> {
                     states.part(worker * scratch.states_each, scratch.states_each),
                 )
             };
-            let (scores, widened) = floats.split_at_mut(cache.stride());
+            let (scores, widened) = floats.split_at_mut(cache.stride() * MOST_QUERIES);
             let (rest, part) = (task / cut.parts, task % cut.parts);
             let (block, kv_head) = (rest / kv_heads, rest % kv_heads);
             let heads = kv_head * group + part * cut.heads;
@@ -219,6 +228,7 @@ impl Work<'_> {
     ) {
         let (isa, size) = (self.frame.isa, self.cache.page_size());
         let count = self.heads.len();
+        let at_once = attend::queries_at_once(isa);
         let states = &mut states[..tokens * count];
         states.fill(Softmax::START);
         for token in 0..tokens {
@@ -239,29 +249,36 @@ impl Work<'_> {
             let rows = from(0).max(start) - start..(last + 1).min(start + size) - start;
             let place = (self.attention.cache, *page as usize, self.kv_head);
             let (keys, values) = self.cache.head(isa, place, rows, widened);
-            for token in 0..tokens {
-                let from = from(token).max(start);
-                let to = (self.first + token + 1).min(start + size);
-                if from >= to {
-                    continue;
-                }
-                let states = &mut states[token * count..][..count];
-                for (head, state) in self.heads.clone().zip(states) {
-                    let page = Page {
-                        keys,
-                        stride: self.cache.stride(),
-                        values,
-                        from: from - start,
-                        to: to - start,
-                    };
-                    // SAFETY: the caller's promise.
+            let seen = |token: usize| {
+                let to = (self.first + token + 1).clamp(start, start + size);
+                from(token).clamp(start, to) - start..to - start
+            };
+            // Later tokens see later positions: those that see some of this page are neighbours.
+            let sees = |token: &usize| !seen(*token).is_empty();
+            let before = (0..tokens).take_while(|token| !sees(token)).count();
+            let those = (before..tokens).take_while(sees).count();
+            let page = Page {
+                keys,
+                stride: self.cache.stride(),
+                values,
+                scale: self.attention.scale,
+                soft_cap: self.attention.soft_cap,
+            };
+            let mut next = before * count;
+            let end = next + those * count;
+            while next < end {
+                let states = &mut states[next..end.min(next + at_once)];
+                let query = |i: usize| {
+                    let (token, head) = ((next + i) / count, self.heads.start + (next + i) % count);
+                    // SAFETY: the caller's promise; each is another head or another token.
                     let (query, out) =
                         unsafe { (self.query(token, head), self.output(token, head)) };
-                    let Attention {
-                        scale, soft_cap, ..
-                    } = *self.attention;
-                    attend::attend(isa, query, page, scale, soft_cap, scores, state, out);
-                }
+                    let seen = seen(token);
+                    Query { query, seen, out }
+                };
+                let queries = states.len();
+                attend::attend(isa, page, query, states, scores);
+                next += queries;
             }
         }
         for token in 0..tokens {
@@ -306,18 +323,19 @@ mod tests {
             parts,
         };
         // One token, three key heads for nine.
-        assert_eq!(Cut::new(1, 3, 3, 1, true), cut(1, 3, 1));
-        assert_eq!(Cut::new(1, 3, 3, 2, true), cut(1, 3, 1));
-        assert_eq!(Cut::new(1, 3, 3, 2, false), cut(1, 1, 3));
+        assert_eq!(Cut::new(1, 3, 3, 1, 1), cut(1, 3, 1));
+        assert_eq!(Cut::new(1, 3, 3, 2, 1), cut(1, 3, 1));
+        assert_eq!(Cut::new(1, 3, 3, 2, 0), cut(1, 1, 3));
+        assert_eq!(Cut::new(1, 3, 3, 2, 3), cut(1, 3, 1));
         // One key head for all.
-        assert_eq!(Cut::new(1, 1, 4, 2, true), cut(1, 2, 2));
-        assert_eq!(Cut::new(1, 1, 128, 16, true), cut(1, 8, 16));
+        assert_eq!(Cut::new(1, 1, 4, 2, 1), cut(1, 2, 2));
+        assert_eq!(Cut::new(1, 1, 128, 16, 1), cut(1, 8, 16));
         // Many tokens.
-        assert_eq!(Cut::new(512, 3, 3, 2, true), cut(8, 3, 1));
-        assert_eq!(Cut::new(5, 2, 4, 3, false), cut(1, 2, 2));
+        assert_eq!(Cut::new(512, 3, 3, 2, 1), cut(8, 3, 1));
+        assert_eq!(Cut::new(5, 2, 4, 3, 0), cut(1, 2, 2));
         for tokens in 1..40 {
             for (kv_heads, group, threads) in [(1, 1, 1), (1, 7, 3), (2, 5, 4), (8, 4, 64)] {
-                let cut = Cut::new(tokens, kv_heads, group, threads, tokens % 2 == 0);
+                let cut = Cut::new(tokens, kv_heads, group, threads, tokens % 4);
                 assert!(cut.tokens >= 1 && cut.tokens <= MOST_TOKENS);
                 let last = (cut.parts - 1) * cut.heads;
                 assert!(last < group && cut.parts * cut.heads >= group, "{cut:?}");

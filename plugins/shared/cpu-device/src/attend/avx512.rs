@@ -1,0 +1,186 @@
+//! Several queries at once with AVX-512: a page's keys and values are read once for up to four of them, and their sums stay in
+//! registers. Every sum is taken in the order of the plain code, so that both agree bit for bit.
+
+use super::{MOST_QUERIES, POSITIONS, Page, Query, Softmax, soften};
+use crate::isa::Isa;
+use std::arch::x86_64::*;
+use std::array::from_fn;
+use std::ops::Range;
+
+/// Queries that one call of [`attend`](super::attend) takes best: as many as have their sums in registers.
+pub(crate) fn queries_at_once(isa: Isa) -> usize {
+    match isa {
+        Isa::Avx512 => MOST_QUERIES,
+        Isa::Scalar | Isa::Neon | Isa::Avx2 => 1,
+    }
+}
+
+/// Floats of a vector.
+const LANES: usize = 16;
+
+/// One query for each of `states`.
+pub(super) fn attend<'a>(
+    page: Page<'_>,
+    query: impl FnMut(usize) -> Query<'a>,
+    states: &mut [Softmax],
+    scores: &mut [f32],
+) {
+    // SAFETY: the functions need AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C, and nothing else: callers come here for
+    // `Isa::Avx512` only, which an executable carries only after `Isa::is_supported` has found them.
+    unsafe {
+        match states.len() {
+            1 => together::<1>(page, from_fn(query), states, scores),
+            2 => together::<2>(page, from_fn(query), states, scores),
+            3 => together::<3>(page, from_fn(query), states, scores),
+            4 => together::<4>(page, from_fn(query), states, scores),
+            other => unreachable!("{other} queries at once"),
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+fn together<const Q: usize>(
+    page: Page<'_>,
+    mut queries: [Query<'_>; Q],
+    states: &mut [Softmax],
+    scores: &mut [f32],
+) {
+    let (stride, value_dim) = (page.stride, queries[0].out.len());
+    let (mut first, mut end, mut all_from, mut all_to) = (usize::MAX, 0, 0, usize::MAX);
+    for Query { seen, .. } in &queries {
+        (first, end) = (first.min(seen.start), end.max(seen.end));
+        (all_from, all_to) = (all_from.max(seen.start), all_to.min(seen.end));
+    }
+    let heads: [&[f32]; Q] = from_fn(|q| queries[q].query);
+    for at in (first / POSITIONS * POSITIONS..end).step_by(POSITIONS) {
+        let products = products(heads, &page, at);
+        for (scores, products) in scores.chunks_exact_mut(stride).zip(products) {
+            let scores = &mut scores[at..][..POSITIONS];
+            let scaled = _mm512_mul_ps(products, _mm512_set1_ps(page.scale));
+            // SAFETY: sixteen floats are written to sixteen.
+            unsafe { _mm512_storeu_ps(scores.as_mut_ptr(), scaled) };
+        }
+    }
+    let rows = scores.chunks_exact_mut(stride).zip(states);
+    for (query, (scores, state)) in queries.iter_mut().zip(rows) {
+        let scores = &mut scores[query.seen.clone()];
+        soften::<true>(scores, page.soft_cap, state, query.out);
+    }
+    // Position after position for each, so that it makes no difference which others there are: what not all see, before and
+    // after what all do, is added to each by itself.
+    let all = all_from..all_to.max(all_from);
+    let rows: [&[f32]; Q] = from_fn(|q| &scores[q * stride..][..stride]);
+    let seen = queries.each_ref().map(|query| query.seen.clone());
+    let mut outs = queries.map(|query| query.out);
+    let values = |positions: &Range<usize>| {
+        &page.values[positions.start * value_dim..positions.end * value_dim]
+    };
+    for q in 0..Q {
+        let before = seen[q].start..all.start.min(seen[q].end);
+        add_values([&rows[q][before.clone()]], values(&before), [&mut *outs[q]]);
+    }
+    let together = rows.map(|row| &row[all.clone()]);
+    add_values(
+        together,
+        values(&all),
+        outs.each_mut().map(|out| &mut **out),
+    );
+    for q in 0..Q {
+        let after = all.end.min(seen[q].end)..seen[q].end;
+        add_values([&rows[q][after.clone()]], values(&after), [&mut *outs[q]]);
+    }
+}
+
+/// `query · key` of sixteen neighbours from `at` on; in four partial sums each.
+#[target_feature(enable = "avx512f")]
+fn products<const Q: usize>(queries: [&[f32]; Q], page: &Page<'_>, at: usize) -> [__m512; Q] {
+    let (dim, stride) = (queries[0].len(), page.stride);
+    let queries = queries.map(|query| &query[..dim]);
+    let keys = &page.keys[at..];
+    // What is read below, from the first row to the last.
+    let keys = &keys[..dim.saturating_sub(1) * stride + LANES];
+    let mut sums = [[_mm512_setzero_ps(); 4]; Q];
+    // SAFETY: sixteen floats of a row below `dim`: they lie within `keys`, by its length.
+    let row = |d: usize| unsafe { _mm512_loadu_ps(keys.as_ptr().add(d * stride)) };
+    for d in (0..dim / 4 * 4).step_by(4) {
+        let four = queries.map(|query| &query[d..d + 4]);
+        for j in 0..4 {
+            let row = row(d + j);
+            for (sums, four) in sums.iter_mut().zip(four) {
+                sums[j] = _mm512_fmadd_ps(_mm512_set1_ps(four[j]), row, sums[j]);
+            }
+        }
+    }
+    for d in dim / 4 * 4..dim {
+        let row = row(d);
+        for (sums, query) in sums.iter_mut().zip(queries) {
+            sums[0] = _mm512_fmadd_ps(_mm512_set1_ps(query[d]), row, sums[0]);
+        }
+    }
+    sums.map(|[a, b, c, d]| _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
+}
+
+/// Adds the values of positions, each times its score.
+#[target_feature(enable = "avx512f")]
+fn add_values<const Q: usize>(scores: [&[f32]; Q], values: &[f32], mut outs: [&mut [f32]; Q]) {
+    let (dim, count) = (outs[0].len(), scores[0].len());
+    if count == 0 {
+        return;
+    }
+    assert!(values.len() == count * dim, "values of every position");
+    let outs = outs.each_mut().map(|out| &mut out[..dim]);
+    let scores = scores.map(|scores| &scores[..count]);
+    let outs = outs.map(|out| out.as_mut_ptr());
+    let mut at = 0;
+    // SAFETY: so many floats are read from each row of `values`, of which there are `count` of `dim`, and from and to each
+    // output of `dim`, from `at` on.
+    unsafe {
+        while dim - at >= 4 * LANES {
+            add_vectors::<Q, 4>(scores, values.as_ptr(), dim, at, outs, !0);
+            at += 4 * LANES;
+        }
+        while dim - at >= LANES {
+            add_vectors::<Q, 1>(scores, values.as_ptr(), dim, at, outs, !0);
+            at += LANES;
+        }
+        if at < dim {
+            let mask = (1 << (dim - at)) - 1;
+            add_vectors::<Q, 1>(scores, values.as_ptr(), dim, at, outs, mask);
+        }
+    }
+}
+
+/// `V` vectors of the outputs, from element `at` on; of each vector the elements of `mask`.
+///
+/// # Safety
+/// `values` points to `dim` floats for each of the scores, each of `outs` to `dim`; the elements are among them.
+#[target_feature(enable = "avx512f")]
+unsafe fn add_vectors<const Q: usize, const V: usize>(
+    scores: [&[f32]; Q],
+    values: *const f32,
+    dim: usize,
+    at: usize,
+    outs: [*mut f32; Q],
+    mask: __mmask16,
+) {
+    // SAFETY: the caller's promise, for every load and store here.
+    unsafe {
+        let mut sums: [[__m512; V]; Q] =
+            outs.map(|out| from_fn(|v| _mm512_maskz_loadu_ps(mask, out.add(at + v * LANES))));
+        for position in 0..scores[0].len() {
+            let row = values.add(position * dim + at);
+            let row: [__m512; V] = from_fn(|v| _mm512_maskz_loadu_ps(mask, row.add(v * LANES)));
+            for (sums, scores) in sums.iter_mut().zip(scores) {
+                let score = _mm512_set1_ps(scores[position]);
+                for (sum, value) in sums.iter_mut().zip(row) {
+                    *sum = _mm512_fmadd_ps(score, value, *sum);
+                }
+            }
+        }
+        for (out, sums) in outs.into_iter().zip(sums) {
+            for (v, sum) in sums.into_iter().enumerate() {
+                _mm512_mask_storeu_ps(out.add(at + v * LANES), mask, sum);
+            }
+        }
+    }
+}
