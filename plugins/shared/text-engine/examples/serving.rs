@@ -136,15 +136,21 @@ fn long_prompt(model: &dyn TextModel, length: usize, texts: usize, vocabulary: u
         for (text, times) in running.into_iter().enumerate() {
             let times = times.join().unwrap();
             let settled = asked - Duration::from_secs(2);
+            // Texts grow meanwhile, and what they attend to with them: the first quarter is to be compared with before, the last with
+            // after.
+            let quarter = |number: u32| asked + (read - asked) / 4 * number;
             let phases = [
                 ("before", settled, asked),
-                ("while", asked, read),
+                ("while, 1st quarter", quarter(0), quarter(1)),
+                ("while, 2nd quarter", quarter(1), quarter(2)),
+                ("while, 3rd quarter", quarter(2), quarter(3)),
+                ("while, 4th quarter", quarter(3), read),
                 ("after", read, Instant::now()),
             ];
             for (phase, from, to) in phases {
                 let [median, most, widest] = gaps(&times, from, to);
                 println!(
-                    "text {text} {phase:6}: a token every {median:.2} ms, 95 % within {most:.2}, widest {widest:.2}"
+                    "text {text} {phase:18}: a token every {median:.2} ms, 95 % within {most:.2}, widest {widest:.2}"
                 );
             }
         }
