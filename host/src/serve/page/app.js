@@ -41,6 +41,8 @@ by("reset").addEventListener("click", () => {
 const talk = new Talk({
   settings,
   changed({ running, empty }) {
+    // A model may have been loaded for it.
+    if (document.body.classList.contains("running") && !running) list().catch(() => {});
     document.body.classList.toggle("running", running);
     by("welcome").hidden = !empty;
     by("send").hidden = running;
@@ -176,17 +178,23 @@ let models = [];
 async function list() {
   ({ data: models } = await get("v1/models"));
   const chosen = model.value || kept("localStorage", "backplane-model", "");
-  model.replaceChildren(...models.map(({ id }) => element("option", { value: id }, id)));
+  model.replaceChildren(...models.map((one) => element("option", { value: one.id }, state(one) === "loaded" ? one.id : `${one.id} (${WORDS[state(one)]})`)));
   if (models.some(({ id }) => id === chosen)) model.value = chosen;
   told();
+}
+
+const WORDS = { loading: "is being loaded", unloading: "is being unloaded", unloaded: "loads when asked" };
+
+/** Whether a model is loaded: as the server says. */
+function state({ backplane, owned_by: owner }) {
+  return backplane?.state ?? (owner === "backplane" ? "loading" : "loaded");
 }
 
 /** Says which backend runs the model that is chosen. */
 function told() {
   const chosen = models.find(({ id }) => id === model.value);
-  const backend = chosen?.owned_by;
-  const loaded = backend && backend !== "backplane";
-  by("why-text").textContent = loaded ? `on ${backend}` : chosen ? "not loaded" : "no model";
+  const loaded = chosen && state(chosen) === "loaded";
+  by("why-text").textContent = loaded ? `on ${chosen.owned_by}` : chosen ? WORDS[state(chosen)] : "";
   by("why").classList.toggle("good", Boolean(loaded));
   by("why").hidden = !chosen;
   message.placeholder = chosen ? "Write a message" : "No model is served";

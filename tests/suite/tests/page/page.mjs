@@ -205,6 +205,15 @@ try {
   assert.equal(await value("localStorage.getItem('backplane-key') ?? sessionStorage.getItem('backplane-key')"), '"right"');
   await restore();
 
+  // A model that is not loaded says that it will be.
+  const unloaded = { id: "another", object: "model", created: 0, owned_by: "backplane", backplane: { state: "unloaded" } };
+  restore = await instead("/v1/models", () => ({ body: JSON.stringify({ object: "list", data: [unloaded] }) }));
+  await reload();
+  await until("!document.getElementById('why').hidden");
+  assert.equal(await value("document.getElementById('why-text').textContent"), "loads when asked");
+  assert.equal(await value("document.querySelector('#model option').textContent"), "another (loads when asked)");
+  await restore();
+
   // Without scripts it says so.
   await send("Emulation.setScriptExecutionDisabled", { value: true });
   await send("Page.reload");
