@@ -3,6 +3,7 @@
 use crate::check;
 use crate::convert::Converter;
 use crate::engine::{Config, Engine, device_error};
+use crate::grammar::Grammars;
 use crate::inspect;
 use crate::model::{Model, Parts};
 use crate::open::{Last, Opened};
@@ -346,6 +347,7 @@ impl Backend for TextBackend {
         let template = ChatTemplate::from_metadata(weights.metadata(), &tokenizer)
             .map_err(|error| at_path(path, error));
         let engine = Engine::start(executable, tokenizer.clone(), config, path.to_owned())?;
+        let grammars = Grammars::new(tokenizer.clone());
         Ok(Arc::new(Model::new(Parts {
             backend: self.name.clone(),
             info,
@@ -354,6 +356,7 @@ impl Backend for TextBackend {
             engine,
             config,
             states,
+            grammars,
             measuring,
         })))
     }

@@ -68,6 +68,7 @@ mod check;
 mod convert;
 mod counters;
 mod engine;
+mod grammar;
 mod inspect;
 mod model;
 mod open;

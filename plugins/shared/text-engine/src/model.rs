@@ -2,6 +2,7 @@
 
 use crate::capabilities;
 use crate::engine::{Config, Engine, Job, Message, Reply, Work};
+use crate::grammar::Grammars;
 use crate::peaks::Measuring;
 use crate::request::{Checker, Prepared};
 use crate::states::States;
@@ -30,6 +31,7 @@ pub(crate) struct Parts {
     pub(crate) engine: Engine,
     pub(crate) config: Config,
     pub(crate) states: States,
+    pub(crate) grammars: Grammars,
     /// `None` where the device does not measure.
     pub(crate) measuring: Option<Measuring>,
 }
@@ -57,6 +59,7 @@ impl Parts {
             backend: &self.backend,
             tokenizer: &self.tokenizer,
             config: &self.config,
+            grammars: &self.grammars,
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Requests, checked: from what the contract carries to what the engine runs.
 
 use crate::engine::{Config, Generation};
+use crate::grammar::Grammars;
 use crate::options::Speculation;
 use crate::sampling::{Sampler, Settings};
 use crate::stream::TextStream;
@@ -24,6 +25,7 @@ pub(crate) struct Checker<'a> {
     pub(crate) backend: &'a str,
     pub(crate) tokenizer: &'a Tokenizer,
     pub(crate) config: &'a Config,
+    pub(crate) grammars: &'a Grammars,
 }
 
 /// A generation that may run.
@@ -179,9 +181,6 @@ impl Checker<'_> {
     ) -> Result<Prepared> {
         let vocabulary = self.config.vocabulary;
         let speculation = self.speculation(options)?;
-        if options.grammar.is_some() {
-            return Err(Error::unsupported_field("grammar", self.backend));
-        }
         if options.stop.len() > MAX_STOPS {
             let message = format!(
                 "stop: {} stop strings; expected at most {MAX_STOPS}",
@@ -222,14 +221,19 @@ impl Checker<'_> {
         }
         // Nothing said is up to the end of what there is.
         let room = room.min(self.config.positions() - prompt.len());
+        let grammar = options.grammar.as_ref();
+        let constraint = grammar.map(|grammar| self.grammars.compile(grammar));
+        let constraint = constraint.transpose()?.map(Box::new);
+        // A grammar is about the bytes of the tokens, so these are given as they are.
+        let decoding = DecodeOptions {
+            clean_spaces: constraint.is_none(),
+            ..DecodeOptions::default()
+        };
         let generation = (asked != Some(0)).then(|| {
             let within = asked.filter(|&tokens| tokens <= room);
             Box::new(Generation {
                 sampler: Sampler::new(settings, seed),
-                decoder: Some(StreamDecoder::continuing(
-                    self.tokenizer,
-                    DecodeOptions::default(),
-                )),
+                decoder: Some(StreamDecoder::continuing(self.tokenizer, decoding)),
                 stream: TextStream::new(options.stop.clone()),
                 stop_tokens: options.stop_tokens.clone(),
                 ignore_end: options.ignore_end,
@@ -239,6 +243,7 @@ impl Checker<'_> {
                 seed,
                 generated: 0,
                 speculation,
+                constraint,
             })
         });
         Ok(Prepared {

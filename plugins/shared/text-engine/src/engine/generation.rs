@@ -1,9 +1,10 @@
 //! One generation: from a row of logits to the next token, its text, and whether that was the end.
 
+use crate::grammar::Constraint;
 use crate::options::Speculation;
 use crate::sampling::{LogProbabilities, Sampler, SamplingError, likeliest};
 use crate::stream::TextStream;
-use backplane_plugin_api::types::{FinishReason, TokenLogprob};
+use backplane_plugin_api::types::{Error, FinishReason, TokenLogprob};
 use backplane_tokenizer::{StreamDecoder, Tokenizer};
 
 /// A generation's own state: sampler, text stream and limits.
@@ -26,6 +27,27 @@ pub(crate) struct Generation {
     pub(crate) generated: usize,
     /// Whether what may follow is drafted.
     pub(crate) speculation: Speculation,
+    /// What the text is held to.
+    pub(crate) constraint: Option<Box<Constraint>>,
+}
+
+/// Why no token could be chosen.
+#[derive(Debug)]
+pub(crate) enum Stuck {
+    Sampling(SamplingError),
+    Grammar(Error),
+}
+
+impl From<SamplingError> for Stuck {
+    fn from(error: SamplingError) -> Self {
+        Self::Sampling(error)
+    }
+}
+
+impl From<Error> for Stuck {
+    fn from(error: Error) -> Self {
+        Self::Grammar(error)
+    }
 }
 
 /// What one row of logits led to.
@@ -43,13 +65,16 @@ impl Generation {
     /// Chooses the token after `history` from `logits`, which are changed in place.
     ///
     /// # Errors
-    /// The logits are not numbers, or leave nothing to choose.
+    /// The logits are not numbers, or leave nothing to choose, or the grammar takes more than it may.
     pub(crate) fn advance(
         &mut self,
         tokenizer: &Tokenizer,
         logits: &mut [f32],
         history: &[u32],
-    ) -> Result<Advance, SamplingError> {
+    ) -> Result<Advance, Stuck> {
+        if self.is_complete() {
+            return Ok(self.ended(None, FinishReason::Stop));
+        }
         let told = self.logprobs.map(|count| {
             (
                 LogProbabilities::new(logits),
@@ -58,11 +83,22 @@ impl Generation {
             )
         });
         let raw = self.logprobs.map(|_| logits.to_vec());
+        if let Some(constraint) = &mut self.constraint {
+            let ends = match self.ignore_end {
+                true => tokenizer.end_of_generation(),
+                false => Vec::new(),
+            };
+            constraint.mask(logits, &ends)?;
+        }
         let token = self.sampler.sample(logits, history)?;
         if self.stop_tokens.contains(&token)
-            || (!self.ignore_end && tokenizer.is_end_of_generation(token))
+            // A grammar leaves end tokens only where nothing else can follow, or where they are not ignored.
+            || ((!self.ignore_end || self.constraint.is_some()) && tokenizer.is_end_of_generation(token))
         {
             return Ok(self.ended(None, FinishReason::Stop));
+        }
+        if let Some(constraint) = &mut self.constraint {
+            constraint.accept(token)?;
         }
         self.generated += 1;
         let logprobs = match (told, raw) {
@@ -94,6 +130,9 @@ impl Generation {
             });
         }
         let token = Some((token, pushed.text, logprobs));
+        if self.is_complete() {
+            return Ok(self.ended(token, FinishReason::Stop));
+        }
         if self.generated >= self.limit {
             return Ok(self.ended(token, self.at_limit));
         }
@@ -101,6 +140,11 @@ impl Generation {
             token,
             ..Advance::default()
         })
+    }
+
+    /// Whether nothing can follow what there is.
+    fn is_complete(&self) -> bool {
+        self.constraint.as_ref().is_some_and(|it| it.is_complete())
     }
 
     fn ended(

@@ -18,6 +18,8 @@ pub(crate) use generation::Generation;
 pub(crate) use inspection::{Inspected, Inspection};
 pub(crate) use job::{Job, Message, Reply, Work};
 pub(crate) use scheduler::device_error;
+#[cfg(test)]
+pub(crate) use tests::tokenizer;
 
 use crate::counters::Counters;
 use crate::options::Speculation;

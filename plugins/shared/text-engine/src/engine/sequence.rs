@@ -1,7 +1,7 @@
 //! One running job: its tokens, its pages, and what a row of logits leads to.
 
 use super::drafts::{Account, Drafter};
-use super::generation::token_logprob;
+use super::generation::{Stuck, token_logprob};
 use super::job::Call;
 use super::{Message, Reply, Shared, Work, internal, not_finite};
 use crate::sampling::{LogProbabilities, SamplingError, likeliest};
@@ -172,13 +172,14 @@ impl Sequence {
             Work::Generate(generation) => {
                 let advance = match generation.advance(tokenizer, row, &self.tokens) {
                     Ok(advance) => advance,
-                    Err(SamplingError::NotFinite) => {
+                    Err(Stuck::Sampling(SamplingError::NotFinite)) => {
                         return Some(Message::Failed(not_finite(model)));
                     }
-                    Err(error @ SamplingError::NothingLeft) => {
+                    Err(Stuck::Sampling(error @ SamplingError::NothingLeft)) => {
                         let error = Error::new(ErrorCode::InvalidRequest, error.to_string());
                         return Some(Message::Failed(error));
                     }
+                    Err(Stuck::Grammar(error)) => return Some(Message::Failed(error)),
                 };
                 let mut heard = true;
                 if let Some((token, text, logprobs)) = advance.token {

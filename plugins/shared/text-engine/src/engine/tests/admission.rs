@@ -101,6 +101,7 @@ fn what_never_fits_is_refused_with_all_sizes() {
         backend: "test",
         tokenizer: &tokenizer,
         config: &config,
+        grammars: grammars(),
     };
     let error = checker.check_prompt(prompt(1, 200)).unwrap_err();
     assert_eq!(error.code, ErrorCode::ContextOverflow);

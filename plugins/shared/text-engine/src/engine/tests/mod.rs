@@ -7,6 +7,7 @@ mod speculation;
 use super::job::Call;
 use super::scheduler::Scheduler;
 use super::{Config, Job, Message, Reply, Shared, Work};
+use crate::grammar::tests::grammars;
 use crate::options::Speculation;
 use crate::request::Checker;
 use backplane_plugin_api::types::{
@@ -26,7 +27,7 @@ const VOCABULARY: usize = 512;
 /// The first token that the made-up device says.
 const FIRST: u32 = 20;
 
-fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     static TOKENIZER: OnceLock<Tokenizer> = OnceLock::new();
     let open = || {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../../shared/fixtures");
@@ -295,6 +296,7 @@ impl Harness {
                 backend: "test",
                 tokenizer: &tokenizer,
                 config: &self.scheduler.config,
+                grammars: grammars(),
             };
             let prompt = checker.check_prompt(prompt.clone()).expect("a prompt");
             let prepared = checker.generation(prompt, options).expect("a request");

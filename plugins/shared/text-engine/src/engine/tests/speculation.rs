@@ -1,6 +1,7 @@
 //! Drafts change nothing but the time.
 
 use super::*;
+use backplane_plugin_api::types::Grammar;
 use proptest::prelude::*;
 
 /// A device for which more rows of a step cost little.
@@ -212,6 +213,10 @@ fn requests() -> impl Strategy<Value = Vec<Request>> {
                     .filter(|text| seed % 5 == 0 && !text.is_empty())
                     .into_iter()
                     .collect(),
+                grammar: (seed % 6 == 0).then(|| Grammar {
+                    kind: "regex".to_owned(),
+                    source: "(?s:[^6]{0,40})".to_owned(),
+                }),
                 ..greedy(tokens)
             }
         },
