@@ -5,7 +5,7 @@ mod openai;
 pub(super) mod values;
 
 use super::errors::Problem;
-use super::tools::Tools;
+use super::tools::{Held, Tools};
 use crate::nearest::nearest;
 use backplane_plugin_api::types::GenerateOptions;
 use serde_json::{Map, Value};
@@ -35,6 +35,13 @@ pub(super) struct Asked {
     pub(super) logprobs: Option<u32>,
     wants_logprobs: bool,
     top_logprobs: Option<u32>,
+}
+
+impl Asked {
+    /// Holds the reply to that, where it is anything.
+    fn hold(&mut self, held: Option<Held>) {
+        self.tools.held = held.or(self.tools.held.take());
+    }
 }
 
 type Set = fn(&mut Asked, &Value) -> Result<(), String>;

@@ -177,7 +177,7 @@ pub(super) fn start(
             pieces,
             begun: false,
             reader: Reader::plain(),
-            most_calls: None,
+            plan: Plan::default(),
             tell: tell.clone(),
             cancel: cancel.clone(),
             app: app.clone(),
@@ -324,8 +324,7 @@ struct Teller {
     pieces: bool,
     begun: bool,
     reader: Reader,
-    /// After how many calls it is to end.
-    most_calls: Option<usize>,
+    plan: Plan,
     tell: UnboundedSender<Told>,
     cancel: Arc<AtomicBool>,
     app: Arc<App>,
@@ -367,10 +366,16 @@ impl Teller {
             Problem::from(&error)
         };
         app.registry.renew(model).map_err(failed)?;
-        let plan = job.prepare(model)?;
-        self.reader = plan.reader();
-        self.most_calls = plan.most_calls();
-        let mut reply = job.run(model, self).map_err(failed)?;
+        self.plan = job.prepare(model)?;
+        self.take_up();
+        let mut reply = job.run(model, self);
+        if let (Err(error), Job::Chat(request, _)) = (&reply, &mut *job)
+            && self.plan.give_way(error, request)
+        {
+            self.take_up();
+            reply = job.run(model, self);
+        }
+        let mut reply = reply.map_err(failed)?;
         let completion = &mut reply.completion;
         if completion.finish_reason == FinishReason::Cancelled {
             if app.is_cut_off() {
@@ -390,12 +395,18 @@ impl Teller {
         let last = self.reader.finish(cut);
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
-        Ok(Box::new(Answer::new(reply, reader, &plan)))
+        Ok(Box::new(Answer::new(reply, reader, &self.plan)))
+    }
+
+    /// Reads a reply from its beginning.
+    fn take_up(&mut self) {
+        self.reader = self.plan.reader();
     }
 
     /// Whether all calls that it may make are made.
     fn has_enough(&self) -> bool {
-        self.most_calls
+        self.plan
+            .most_calls()
             .is_some_and(|most| self.reader.whole() >= most)
     }
 
@@ -447,12 +458,19 @@ impl Sink for Teller {
         if !std::mem::replace(&mut self.begun, true) && self.say(Told::Begun) == Control::Stop {
             return Control::Stop;
         }
-        let (text, logprobs) = match event {
-            Event::Token { text, logprobs, .. } => (text, logprobs),
-            Event::Text { text } => (text, &[][..]),
-            Event::Prefill { .. } => ("", &[][..]),
+        let (token, text, logprobs) = match event {
+            Event::Token {
+                token,
+                text,
+                logprobs,
+            } => (token, text, logprobs),
+            Event::Text { text } => (None, text, &[][..]),
+            Event::Prefill { .. } => (None, "", &[][..]),
         };
-        let pieces = self.reader.push(text);
+        let mut pieces = self.reader.push(text);
+        if let Some(mark) = self.plan.spelled(token) {
+            pieces.extend(self.reader.push(mark));
+        }
         self.say_all(pieces, logprobs)
     }
 

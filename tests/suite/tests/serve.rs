@@ -196,12 +196,7 @@ fn what_is_wrong_is_refused_in_openais_shape() {
             400,
             "unsupported_parameter",
         ),
-        (
-            "response_format",
-            json!({ "type": "json_schema" }),
-            400,
-            "unsupported_parameter",
-        ),
+        ("response_format", json!({ "type": "json_schema" }), 400, ""),
         ("frobnicate", json!(1), 400, "unsupported_parameter"),
         ("messages", json!([]), 400, ""),
         ("model", json!("another"), 404, "model_not_found"),

@@ -101,8 +101,8 @@ fn what_is_wrong_is_named() {
         ),
         (
             "response_format",
-            json!({ "type": "json_object" }),
-            "structured output",
+            json!({ "type": "json" }),
+            "expected the type `text`",
         ),
         ("store", json!(true), "nothing is stored"),
         ("temprature", json!(1), "did you mean `temperature`?"),

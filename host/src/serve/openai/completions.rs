@@ -7,11 +7,11 @@ use crate::serve::generation::{self, Answer, Job, Told};
 use crate::serve::http::{self, Shared};
 use crate::serve::models::find;
 use crate::serve::sse::{self, Render};
-use crate::serve::tools::Piece;
+use crate::serve::tools::{Held, Piece};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use backplane_plugin_api::types::{GenerateRequest, Prompt};
+use backplane_plugin_api::types::{GenerateOptions, GenerateRequest, Prompt};
 use serde_json::{Map, Value, json};
 
 /// Most prompts of one request, and most replies to them.
@@ -54,7 +54,10 @@ fn jobs(body: &Map<String, Value>, asked: &Asked) -> Result<Vec<Job>, Problem> {
         return Err(Problem::field("n", message));
     }
     let job = |prompt| {
-        let options = asked.generate.clone();
+        let options = GenerateOptions {
+            grammar: asked.tools.held.as_ref().map(Held::grammar),
+            ..asked.generate.clone()
+        };
         Job::Text(GenerateRequest { prompt, options }).choices(asked.choices)
     };
     Ok(prompts.into_iter().flat_map(job).collect())

@@ -39,6 +39,7 @@ fn message((index, value): (usize, &Value)) -> Result<ChatMessage, Problem> {
         let what = "expected a text: only an assistant's message may have none";
         return Err(Problem::field(place(".content"), what));
     }
+    calls(object.get("tool_calls"), &place(".tool_calls"))?;
     let others = object.iter().filter(|(name, value)| {
         name.as_str() != "role" && name.as_str() != "content" && !value.is_null()
     });
@@ -49,6 +50,23 @@ fn message((index, value): (usize, &Value)) -> Result<ChatMessage, Problem> {
             .map(|(name, value)| (name.clone(), value.clone()))
             .collect(),
     })
+}
+
+/// That the calls of an earlier message are calls.
+fn calls(value: Option<&Value>, place: &str) -> Result<(), Problem> {
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return Ok(());
+    };
+    let all = value.as_array();
+    let all = all.ok_or_else(|| Problem::field(place, "expected an array of calls"))?;
+    for (index, call) in all.iter().enumerate() {
+        let function = &call["function"];
+        if !(function["name"].is_string() && function["arguments"].is_string()) {
+            let what = "expected a function's name, and its arguments as a text";
+            return Err(Problem::field(format!("{place}[{index}].function"), what));
+        }
+    }
+    Ok(())
 }
 
 /// The parts of a content, one after the other.
@@ -119,6 +137,14 @@ mod tests {
             (
                 json!([{ "role": "user", "content": [{ "type": "image_url", "image_url": {} }] }]),
                 "a part of the type `image_url`",
+            ),
+            (
+                json!([{ "role": "assistant", "content": null, "tool_calls": {} }]),
+                "`messages[0].tool_calls`: expected an array",
+            ),
+            (
+                json!([{ "role": "assistant", "tool_calls": [{ "function": { "name": "f", "arguments": {} } }] }]),
+                "`messages[0].tool_calls[0].function`",
             ),
             (
                 json!([{ "role": "user", "content": [{ "text": "x" }] }]),

@@ -1,5 +1,6 @@
 //! Which tools a request offers, and which of them the model may or must call: every dialect fills this in.
 
+use super::Held;
 use crate::serve::fields::values::expected;
 use serde_json::{Map, Value, json};
 
@@ -58,6 +59,8 @@ pub(in crate::serve) struct Tools {
     pub(in crate::serve) allowed: Option<Vec<String>>,
     /// Whether several may be called in one reply.
     pub(in crate::serve) parallel: bool,
+    /// What the text of a reply is held to.
+    pub(in crate::serve) held: Option<Held>,
 }
 
 impl Default for Tools {
@@ -67,6 +70,7 @@ impl Default for Tools {
             choice: Choice::Auto,
             allowed: None,
             parallel: true,
+            held: None,
         }
     }
 }

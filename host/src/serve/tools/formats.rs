@@ -11,8 +11,13 @@ pub(in crate::serve) struct Format {
     pub(super) open: &'static str,
     /// The mark after it; empty where calls end with the reply.
     pub(super) close: &'static str,
+    /// What stands between the marks and what they enclose, and between calls, as models write it; readers take any white space.
+    pub(super) around: &'static str,
+    pub(super) between: &'static str,
     /// What stands between the marks.
     pub(super) body: Body,
+    /// Whether the template takes arguments as the text that they are, instead of as objects.
+    pub(super) text_arguments: bool,
     /// Whether a reply may begin with a call without the mark.
     pub(super) bare: bool,
     /// Whether the template takes ids of nine letters and digits alone.
@@ -47,10 +52,13 @@ const PLAIN: Format = Format {
     known_by: &[],
     open: "",
     close: "",
+    around: "",
+    between: "",
     body: Body::Object {
         name: "name",
         arguments: "arguments",
     },
+    text_arguments: false,
     bare: false,
     short_ids: false,
 };
@@ -61,16 +69,33 @@ pub(super) const GENERIC: &Format = &Format {
     known_by: &["<tool_call>"],
     open: "<tool_call>",
     close: "</tool_call>",
+    around: "\n",
+    between: "\n",
+    ..PLAIN
+};
+
+/// A call by itself: what engines are held to that take JSON schemas alone.
+pub(super) const BARE: &Format = &Format {
+    name: "json",
+    bare: true,
     ..PLAIN
 };
 
 /// Every format, the more particular first.
 const FORMATS: &[&Format] = &[
     &Format {
+        name: "phi-4, each",
+        known_by: &["<|tool_call|>{\"name\"", "<|/tool_call|>"],
+        open: "<|tool_call|>",
+        close: "<|/tool_call|>",
+        ..PLAIN
+    },
+    &Format {
         name: "phi-4",
         known_by: &["<|tool_call|>", "<|/tool_call|>"],
         open: "<|tool_call|>",
         close: "<|/tool_call|>",
+        between: ", ",
         body: Body::List {
             name: "name",
             arguments: "arguments",
@@ -93,6 +118,7 @@ const FORMATS: &[&Format] = &[
         name: "mistral",
         known_by: &["[TOOL_CALLS]"],
         open: "[TOOL_CALLS]",
+        between: ", ",
         body: Body::List {
             name: "name",
             arguments: "arguments",
@@ -102,6 +128,8 @@ const FORMATS: &[&Format] = &[
     },
     &Format {
         name: "deepseek",
+        between: "\n",
+        text_arguments: true,
         known_by: &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>", "```json"],
         open: "<｜tool▁calls▁begin｜>",
         close: "<｜tool▁calls▁end｜>",
@@ -114,6 +142,7 @@ const FORMATS: &[&Format] = &[
     },
     &Format {
         name: "deepseek-3.1",
+        text_arguments: true,
         known_by: &["<｜tool▁calls▁begin｜>", "<｜tool▁sep｜>"],
         open: "<｜tool▁calls▁begin｜>",
         close: "<｜tool▁calls▁end｜>",
@@ -132,6 +161,7 @@ const FORMATS: &[&Format] = &[
             name: "name",
             arguments: "parameters",
         },
+        between: "; ",
         bare: true,
         ..PLAIN
     },
@@ -140,6 +170,7 @@ const FORMATS: &[&Format] = &[
         known_by: &["<|START_ACTION|>", "tool_name"],
         open: "<|START_ACTION|>",
         close: "<|END_ACTION|>",
+        between: ", ",
         body: Body::List {
             name: "tool_name",
             arguments: "parameters",

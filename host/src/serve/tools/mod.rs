@@ -1,4 +1,4 @@
-//! Tools: which are offered, and which of them a reply calls.
+//! Tools and structured output: what a request offers and asks for, and which tools a reply calls.
 //!
 //! A dialect fills in [`Tools`] and starts a [`Job`](super::generation::Job) with them. What comes back is a
 //! [`Piece`] at a time ([`Told::Piece`](super::generation::Told::Piece)), and at the end an
@@ -6,17 +6,26 @@
 //!
 //! | question | place |
 //! | --- | --- |
-//! | what a request offers | `choice.rs` |
+//! | which tools a request offers | `choice.rs` |
+//! | what a reply's text is held to | `held.rs` |
+//! | whether a schema can be held to | `check.rs` |
 //! | how families write calls | `formats.rs` |
+//! | what a model is told of tools | `telling.rs` |
+//! | what a reply with tools is held to | `grammar.rs` |
 //! | what of a reply is text and what a call | `reader.rs`, `json.rs` |
-//! | what a model is told, and held to | `plan.rs` |
+//! | all of it, for one request and model | `plan.rs` |
 
+mod check;
 mod choice;
 mod formats;
+mod grammar;
+mod held;
 mod json;
 mod plan;
 mod reader;
+mod telling;
 
 pub(super) use choice::{Tools, read, read_choice};
+pub(super) use held::{Held, To, read_format, read_grammar};
 pub(super) use plan::Plan;
 pub(super) use reader::{Call, Piece, Reader};

@@ -1,0 +1,211 @@
+//! Whether a JSON schema can be held to, and if not, where in it the fault lies.
+//!
+//! A schema is compiled as engines do it, for a vocabulary of single bytes, with limits of size and time: so one tool's fault is
+//! known by itself, before a model is asked.
+
+use llguidance::api::TopLevelGrammar;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities};
+use llguidance::{Matcher, ParserFactory};
+use serde_json::{Map, Value};
+use std::sync::OnceLock;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+/// How long the schemas of a request may take, all together.
+const TIME: Duration = Duration::from_secs(10);
+/// Compilers descend. Pages that aren't touched cost nothing.
+const STACK: usize = 256 << 20;
+/// The longest schema, bytes.
+const LONGEST: usize = 256 << 10;
+/// How many parts of a wrong schema are tried, so that its fault is found.
+const PARTS: usize = 200;
+
+/// What is wrong with a schema.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Fault {
+    /// Where, as a JSON pointer into the schema.
+    pub(super) pointer: String,
+    pub(super) why: String,
+}
+
+/// The faults of some schemas; `None` for each that is right.
+pub(super) fn schemas(all: Vec<Value>) -> Vec<Option<Fault>> {
+    let count = all.len();
+    let (sender, receiver) = channel();
+    let work = move || {
+        for (at, schema) in all.iter().enumerate() {
+            if sender.send((at, fault(schema))).is_err() {
+                return;
+            }
+        }
+    };
+    let unknown = |why: &str| {
+        Some(Fault {
+            pointer: String::new(),
+            why: why.to_owned(),
+        })
+    };
+    let mut faults = vec![unknown("it takes too long to compile"); count];
+    let thread = std::thread::Builder::new()
+        .name("schemas".into())
+        .stack_size(STACK);
+    if let Err(error) = thread.spawn(work) {
+        return vec![unknown(&format!("it can't be compiled: {error}")); count];
+    }
+    let end = std::time::Instant::now() + TIME;
+    for _ in 0..count {
+        let left = end.saturating_duration_since(std::time::Instant::now());
+        match receiver.recv_timeout(left) {
+            Ok((at, fault)) => faults[at] = fault,
+            Err(_) => break,
+        }
+    }
+    faults
+}
+
+fn fault(schema: &Value) -> Option<Fault> {
+    if schema.to_string().len() > LONGEST {
+        let why = format!("it has more than {LONGEST} bytes");
+        return Some(Fault {
+            pointer: String::new(),
+            why,
+        });
+    }
+    let why = compile(schema)?;
+    let mut left = PARTS;
+    Some(narrow(schema, schema, String::new(), why, &mut left))
+}
+
+fn factory() -> &'static Result<ParserFactory, String> {
+    static FACTORY: OnceLock<Result<ParserFactory, String>> = OnceLock::new();
+    FACTORY.get_or_init(|| {
+        let bytes = ApproximateTokEnv::single_byte_env();
+        let factory = ParserFactory::new(&bytes, InferenceCapabilities::default(), &[]);
+        let mut factory = factory.map_err(|error| error.to_string())?;
+        factory.quiet();
+        factory.limits_mut().verbose_errors = false;
+        Ok(factory)
+    })
+}
+
+/// Why a schema can't be compiled.
+fn compile(schema: &Value) -> Option<String> {
+    let factory = match factory() {
+        Ok(factory) => factory,
+        Err(why) => return Some(why.clone()),
+    };
+    let parser = factory.create_parser(TopLevelGrammar::from_json_schema(schema.clone()));
+    let why = match parser {
+        Ok(parser) => Matcher::new(Ok(parser)).get_error()?,
+        Err(error) => format!("{error:#}"),
+    };
+    let lines = why.lines().map(str::trim).filter(|line| !line.is_empty());
+    let line: Vec<&str> = lines.take_while(|line| !line.starts_with('<')).collect();
+    Some(line.join("; ").chars().take(300).collect())
+}
+
+/// The smallest part that is wrong by itself.
+fn narrow(root: &Value, part: &Value, pointer: String, why: String, left: &mut usize) -> Fault {
+    for (step, inner) in parts(part) {
+        if *left == 0 {
+            break;
+        }
+        *left -= 1;
+        if let Some(why) = compile(&by_itself(root, inner)) {
+            return narrow(root, inner, format!("{pointer}{step}"), why, left);
+        }
+    }
+    Fault { pointer, why }
+}
+
+/// A part of a schema, with all that its references may name.
+fn by_itself(root: &Value, part: &Value) -> Value {
+    let (Some(all), Some(part)) = (root.as_object(), part.as_object()) else {
+        return part.clone();
+    };
+    let mut alone: Map<String, Value> = part.clone();
+    for name in ["$defs", "definitions", "$schema"] {
+        if let Some(definitions) = all.get(name) {
+            alone.insert(name.to_owned(), definitions.clone());
+        }
+    }
+    Value::Object(alone)
+}
+
+/// The schemas right inside of a schema, each with its step of a pointer.
+fn parts(schema: &Value) -> Vec<(String, &Value)> {
+    let mut parts = Vec::new();
+    for (key, value) in schema.as_object().into_iter().flatten() {
+        match (key.as_str(), value) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions",
+                Value::Object(inner),
+            ) => {
+                let step = |name: &String| {
+                    format!("/{key}/{}", name.replace('~', "~0").replace('/', "~1"))
+                };
+                parts.extend(inner.iter().map(|(name, value)| (step(name), value)));
+            }
+            ("anyOf" | "oneOf" | "allOf" | "prefixItems", Value::Array(inner)) => {
+                parts.extend(
+                    inner
+                        .iter()
+                        .enumerate()
+                        .map(|(at, value)| (format!("/{key}/{at}"), value)),
+                );
+            }
+            ("items" | "additionalProperties" | "not", Value::Object(_)) => {
+                parts.push((format!("/{key}"), value));
+            }
+            _ => {}
+        }
+    }
+    parts
+}
+
+/// A grammar for single bytes.
+#[cfg(test)]
+pub(super) fn matcher(grammar: &backplane_plugin_api::types::Grammar) -> Result<Matcher, String> {
+    let grammar = TopLevelGrammar::from_tagged_str(&grammar.kind, &grammar.source);
+    let parser = factory()
+        .as_ref()?
+        .create_parser(grammar.map_err(|error| error.to_string())?);
+    parser
+        .map(|parser| Matcher::new(Ok(parser)))
+        .map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn faults_are_found_where_they_lie() {
+        let right = json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/b" } }, "$defs": { "b": { "enum": [1] } } });
+        let deep = json!({ "type": "object", "properties": { "a": right, "b/c": { "type": "array", "items": { "anyOf": [{}, { "type": "objet" }] } } } });
+        let dangling =
+            json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/none" } } });
+        let unused = json!({ "type": "string", "pattern": "(?=a)b" });
+        let faults = schemas(vec![right, deep, dangling, unused, json!([]), json!({})]);
+        let pointers: Vec<Option<&str>> = faults
+            .iter()
+            .map(|it| it.as_ref().map(|it| it.pointer.as_str()))
+            .collect();
+        let expected = [
+            None,
+            Some("/properties/b~1c/items/anyOf/1"),
+            Some("/properties/a"),
+            Some(""),
+            Some(""),
+            None,
+        ];
+        assert_eq!(pointers, expected, "{faults:?}");
+        assert!(
+            faults
+                .iter()
+                .flatten()
+                .all(|it| !it.why.is_empty() && !it.why.contains('\n'))
+        );
+    }
+}

@@ -1,0 +1,211 @@
+//! What the text of a reply is held to: `response_format`, `grammar`, and what other dialects call it.
+
+use crate::serve::errors::Problem;
+use crate::serve::fields::values::expected;
+use backplane_plugin_api::types::Grammar;
+use serde_json::{Value, json};
+
+/// A constraint on a reply's text, and where it stands in the request.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::serve) struct Held {
+    pub(in crate::serve) to: To,
+    /// The field of the request.
+    pub(in crate::serve) field: &'static str,
+    /// Where the schema stands in the request, as a JSON pointer.
+    pub(in crate::serve) place: &'static str,
+}
+
+/// To what.
+#[derive(Clone, Debug, PartialEq)]
+pub(in crate::serve) enum To {
+    Schema(Value),
+    Regex(String),
+    Lark(String),
+}
+
+impl Held {
+    /// As the contract has it.
+    pub(in crate::serve) fn grammar(&self) -> Grammar {
+        let (kind, source) = match &self.to {
+            To::Schema(schema) => ("json_schema", schema.to_string()),
+            To::Regex(source) => ("regex", source.clone()),
+            To::Lark(source) => ("lark", source.clone()),
+        };
+        Grammar {
+            kind: kind.to_owned(),
+            source,
+        }
+    }
+
+    /// As a rule of a Lark grammar.
+    ///
+    /// # Errors
+    /// It is a grammar of its own.
+    pub(super) fn lark(&self) -> Result<String, String> {
+        match &self.to {
+            To::Schema(schema) => Ok(format!("%json {schema}")),
+            To::Regex(_) | To::Lark(_) => {
+                Err("beside tools only JSON schemas are taken".to_owned())
+            }
+        }
+    }
+
+    /// The error of a fault in its schema.
+    pub(super) fn wrong(&self, pointer: &str, why: &str) -> Problem {
+        Problem::field(self.field, format!("{}{pointer}: {why}", self.place))
+    }
+}
+
+/// OpenAI's `response_format`.
+///
+/// # Errors
+/// It is none that is known.
+pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, String> {
+    let held = |schema: Value, place| Held {
+        to: To::Schema(schema),
+        field: "response_format",
+        place,
+    };
+    let what = "the type `text`, `json_object` or `json_schema`";
+    match value["type"].as_str() {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some(held(json!({ "type": "object" }), "/response_format"))),
+        Some("json_schema") => {
+            let named = value["json_schema"].as_object();
+            let named = named.ok_or_else(|| expected("`json_schema` with a `schema`", value))?;
+            for (key, value) in named {
+                let right = match key.as_str() {
+                    "name" | "description" => value.is_string() || value.is_null(),
+                    "strict" => value.is_boolean() || value.is_null(),
+                    "schema" => value.is_object(),
+                    other => return Err(format!("`json_schema.{other}`: no such field")),
+                };
+                if !right {
+                    let what = match key.as_str() {
+                        "schema" => "a JSON schema, an object",
+                        "strict" => "true or false",
+                        _ => "a text",
+                    };
+                    return Err(format!("`json_schema.{key}`: {}", expected(what, value)));
+                }
+            }
+            let schema = named.get("schema").cloned();
+            let schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
+            Ok(Some(held(schema, "/response_format/json_schema/schema")))
+        }
+        _ => Err(expected(what, value)),
+    }
+}
+
+/// Our `grammar`: an object with one of `json_schema`, `regex` and `lark`.
+///
+/// # Errors
+/// It is none.
+pub(in crate::serve) fn read_grammar(value: &Value) -> Result<Option<Held>, String> {
+    let what = "an object with one of `json_schema`, `regex` and `lark`";
+    let wrong = || expected(what, value);
+    let object = value.as_object().ok_or_else(wrong)?;
+    let mut each = object.iter();
+    let (Some((kind, source)), None) = (each.next(), each.next()) else {
+        return if object.is_empty() {
+            Ok(None)
+        } else {
+            Err(wrong())
+        };
+    };
+    let text = || source.as_str().map(str::to_owned).ok_or_else(wrong);
+    let to = match kind.as_str() {
+        "json_schema" if source.is_object() => To::Schema(source.clone()),
+        "regex" => To::Regex(text()?),
+        "lark" => To::Lark(text()?),
+        _ => return Err(wrong()),
+    };
+    Ok(Some(Held {
+        to,
+        field: "grammar",
+        place: "/grammar/json_schema",
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn formats_of_a_request() {
+        let schema = json!({ "type": "object" });
+        let named = json!({ "type": "json_schema", "json_schema": { "name": "a", "strict": true, "schema": schema } });
+        let held = read_format(&named).unwrap().unwrap();
+        assert_eq!(
+            (held.to.clone(), held.place),
+            (
+                To::Schema(schema.clone()),
+                "/response_format/json_schema/schema"
+            )
+        );
+        assert_eq!(held.grammar().kind, "json_schema");
+        assert_eq!(
+            read_format(&json!({ "type": "json_object" }))
+                .unwrap()
+                .unwrap()
+                .to,
+            To::Schema(schema)
+        );
+        assert_eq!(read_format(&json!({ "type": "text" })), Ok(None));
+        for (wrong, said) in [
+            (json!({}), "expected the type"),
+            (json!("json"), "expected the type"),
+            (json!({ "type": "xml" }), "expected the type"),
+            (
+                json!({ "type": "json_schema" }),
+                "`json_schema` with a `schema`",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "schema": 1 } }),
+                "`json_schema.schema`",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "scheme": {} } }),
+                "`json_schema.scheme`: no such field",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": { "strict": 1 } }),
+                "true or false",
+            ),
+        ] {
+            let why = read_format(&wrong).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
+    }
+
+    #[test]
+    fn grammars_of_a_request() {
+        let of = |value: Value| read_grammar(&value).map(|held| held.map(|held| held.to));
+        assert_eq!(
+            of(json!({ "regex": "a+" })),
+            Ok(Some(To::Regex("a+".into())))
+        );
+        assert_eq!(
+            of(json!({ "lark": "start: \"a\"" })),
+            Ok(Some(To::Lark("start: \"a\"".into())))
+        );
+        assert_eq!(
+            of(json!({ "json_schema": {} })),
+            Ok(Some(To::Schema(json!({}))))
+        );
+        assert_eq!(of(json!({})), Ok(None));
+        for wrong in [
+            json!("root ::= x"),
+            json!({ "gbnf": "x" }),
+            json!({ "regex": 1 }),
+            json!({ "regex": "a", "lark": "b" }),
+            json!({ "json_schema": "x" }),
+        ] {
+            assert!(
+                of(wrong)
+                    .unwrap_err()
+                    .contains("one of `json_schema`, `regex` and `lark`")
+            );
+        }
+    }
+}
