@@ -1,8 +1,18 @@
 //! Every field that a request may have, once: what is read, what is refused and what the documentation says come from
 //! here. Each dialect has its rows in a file of its own.
 
+mod anthropic;
+mod embeddings;
+mod ollama;
 mod openai;
+mod responses;
+mod tokens;
 pub(super) mod values;
+
+pub(super) use embeddings::Embeddings;
+pub(super) use ollama::Ollama;
+pub(super) use responses::choice_json;
+pub(super) use tokens::Tokens;
 
 use super::errors::Problem;
 use super::tools::{Held, Tools};
@@ -17,6 +27,30 @@ pub(super) enum Endpoint {
     Chat,
     /// `POST /v1/completions`.
     Completions,
+    /// `POST /v1/embeddings`.
+    Embeddings,
+    /// `POST /v1/responses`.
+    Responses,
+    /// `POST /v1/messages`, Anthropic's.
+    Messages,
+    /// `POST /v1/messages/count_tokens`.
+    CountTokens,
+    /// `POST /api/chat`, Ollama's, as the next ones.
+    OllamaChat,
+    /// `POST /api/generate`.
+    OllamaGenerate,
+    /// `POST /api/embed`.
+    OllamaEmbed,
+    /// `POST /api/embeddings`.
+    OllamaEmbeddings,
+    /// `POST /api/show`.
+    OllamaShow,
+    /// What is in the `options` of these.
+    OllamaOptions,
+    /// `POST /tokenize`.
+    Tokenize,
+    /// `POST /detokenize`.
+    Detokenize,
 }
 
 /// What a request asks for, besides messages or prompt.
@@ -33,6 +67,9 @@ pub(super) struct Asked {
     pub(super) choices: u32,
     /// Whether log probabilities were asked for, and of how many others.
     pub(super) logprobs: Option<u32>,
+    pub(super) embeddings: Embeddings,
+    pub(super) tokens: Tokens,
+    pub(super) ollama: Ollama,
     wants_logprobs: bool,
     top_logprobs: Option<u32>,
 }
@@ -69,7 +106,14 @@ struct Field {
 }
 
 /// Every table.
-const TABLES: &[&[Field]] = &[openai::FIELDS];
+const TABLES: &[&[Field]] = &[
+    openai::FIELDS,
+    embeddings::FIELDS,
+    responses::FIELDS,
+    tokens::FIELDS,
+    anthropic::FIELDS,
+    ollama::FIELDS,
+];
 
 /// The fields of an endpoint.
 fn fields(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
@@ -82,56 +126,81 @@ fn fields(endpoint: Endpoint) -> impl Iterator<Item = &'static Field> {
 /// # Errors
 /// A field is unknown, refused, or its value wrong: each by its name.
 pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Asked, Problem> {
+    use Endpoint::{Completions, Detokenize, OllamaChat, OllamaGenerate, Tokenize};
     let mut asked = Asked {
         choices: 1,
+        // Ollama's stream unless told otherwise.
+        stream: [OllamaChat, OllamaGenerate].contains(&endpoint),
         ..Asked::default()
     };
-    if endpoint == Endpoint::Completions {
+    if endpoint == Completions {
         asked.generate.max_tokens = Some(16);
         if body.get("max_tokens").is_some_and(|value| !value.is_null()) {
             asked.generate.max_tokens = None;
         }
     }
-    let fields = || fields(endpoint);
     for (name, value) in body {
-        let Some(field) = fields().find(|field| field.name == name) else {
-            let near = nearest(name, fields().map(|field| field.name));
-            let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-            return Err(Problem::unsupported(name, format!("no such field{near}")));
-        };
-        // OpenAI's clients write null for what is not given.
-        if value.is_null() {
-            continue;
-        }
-        match field.does {
-            Does::Honoured(set) => {
-                set(&mut asked, value).map_err(|why| Problem::field(name, why))?;
-            }
-            Does::Refused(asks_nothing) if !asks_nothing(value) => {
-                let message = format!("can't be honoured: {}", field.about);
-                return Err(Problem::unsupported(name, message));
-            }
-            Does::Refused(_) | Does::NoEffect | Does::Content => {}
-        }
+        set(endpoint, name, value, &mut asked).map_err(|wrong| match wrong {
+            Wrong::Value(why) => Problem::field(name, why),
+            Wrong::Unsupported(why) => Problem::unsupported(name, why),
+        })?;
     }
-    if asked.model.is_empty() {
+    if asked.model.is_empty() && ![Tokenize, Detokenize].contains(&endpoint) {
         return Err(Problem::field("model", "expected the name of a model"));
     }
     asked
         .tools
         .check()
         .map_err(|why| Problem::field("tool_choice", why))?;
-    if endpoint == Endpoint::Chat {
-        if asked.top_logprobs.is_some() && !asked.wants_logprobs {
-            let why = "expected `logprobs` to be true with it";
-            return Err(Problem::field("top_logprobs", why));
-        }
-        asked.logprobs = asked
-            .wants_logprobs
-            .then(|| asked.top_logprobs.unwrap_or_default());
+    if asked.top_logprobs.is_some() && !asked.wants_logprobs {
+        let why = "expected `logprobs` to be true with it";
+        return Err(Problem::field("top_logprobs", why));
+    }
+    if asked.wants_logprobs {
+        asked.logprobs = Some(asked.top_logprobs.unwrap_or_default());
     }
     asked.generate.logprobs = asked.logprobs;
     Ok(asked)
+}
+
+/// Why a field can't be.
+enum Wrong {
+    Value(String),
+    Unsupported(String),
+}
+
+/// Has one field do what it does.
+fn set(endpoint: Endpoint, name: &str, value: &Value, asked: &mut Asked) -> Result<(), Wrong> {
+    let fields = || fields(endpoint);
+    let Some(field) = fields().find(|field| field.name == name) else {
+        let near = nearest(name, fields().map(|field| field.name));
+        let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
+        return Err(Wrong::Unsupported(format!("no such field{near}")));
+    };
+    // OpenAI's clients write null for what is not given.
+    if value.is_null() {
+        return Ok(());
+    }
+    match field.does {
+        Does::Honoured(set) => set(asked, value).map_err(Wrong::Value),
+        Does::Refused(asks_nothing) if !asks_nothing(value) => {
+            let message = format!("can't be honoured: {}", field.about);
+            Err(Wrong::Unsupported(message))
+        }
+        Does::Refused(_) | Does::NoEffect | Does::Content => Ok(()),
+    }
+}
+
+/// Reads the fields of an object in a field.
+fn nested(endpoint: Endpoint, value: &Value, asked: &mut Asked) -> Result<(), String> {
+    let what = || values::expected("an object", value);
+    for (name, value) in value.as_object().ok_or_else(what)? {
+        set(endpoint, name, value, asked).map_err(|wrong| {
+            let (Wrong::Value(why) | Wrong::Unsupported(why)) = wrong;
+            format!("`{name}`: {why}")
+        })?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

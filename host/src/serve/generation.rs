@@ -2,15 +2,17 @@
 
 use super::access::{self, Exchange};
 use super::errors::Problem;
+use super::fields::Asked;
 use super::http::App;
 use super::metrics::Series;
 use super::models::Served;
-use super::tools::{Call, Piece, Plan, Reader, Tools};
+use super::tools::{Call, Held, Piece, Plan, Reader, Tools};
 use crate::error::Result;
 use crate::registry::{Model, Reply};
 use backplane_plugin_api::sdk::Sink;
 use backplane_plugin_api::types::{
-    ChatRequest, Control, Event, FinishReason, GenerateOptions, GenerateRequest, TokenLogprob,
+    ChatMessage, ChatRequest, Control, Event, FinishReason, GenerateOptions, GenerateRequest,
+    Prompt, TokenLogprob,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,6 +29,26 @@ pub(super) enum Job {
 }
 
 impl Job {
+    /// The next message of a conversation, as a dialect's request asks for it.
+    pub(super) fn chat(asked: Asked, messages: Vec<ChatMessage>) -> Self {
+        let request = ChatRequest {
+            messages,
+            tools: None,
+            template_options: asked.template,
+            options: asked.generate,
+        };
+        Self::Chat(request, Arc::new(asked.tools))
+    }
+
+    /// The continuation of a prompt.
+    pub(super) fn text(asked: &Asked, prompt: Prompt) -> Self {
+        let options = GenerateOptions {
+            grammar: asked.tools.held.as_ref().map(Held::grammar),
+            ..asked.generate.clone()
+        };
+        Self::Text(GenerateRequest { prompt, options })
+    }
+
     /// One for each choice, each with a seed of its own where one is given.
     pub(super) fn choices(self, count: u32) -> Vec<Self> {
         let choice = |number: u32| {
@@ -63,8 +85,8 @@ impl Job {
 
 /// What a generation tells.
 pub(super) enum Told {
-    /// It was accepted, and runs.
-    Begun,
+    /// It was accepted, and runs; the tokens of its prompt, 0 where that is not known yet.
+    Begun { prompt_tokens: u64 },
     /// Text, a part of a call, or log probabilities, of choice `index`.
     Piece {
         index: usize,
@@ -455,8 +477,14 @@ impl Sink for Teller {
         if matches!(event, Event::Token { .. }) {
             self.meter.token();
         }
-        if !std::mem::replace(&mut self.begun, true) && self.say(Told::Begun) == Control::Stop {
-            return Control::Stop;
+        if !std::mem::replace(&mut self.begun, true) {
+            let prompt_tokens = match event {
+                Event::Prefill { total, .. } => total,
+                _ => 0,
+            };
+            if self.say(Told::Begun { prompt_tokens }) == Control::Stop {
+                return Control::Stop;
+            }
         }
         let (token, text, logprobs) = match event {
             Event::Token {

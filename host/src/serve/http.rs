@@ -139,7 +139,12 @@ pub(super) type Shared = State<Arc<App>>;
 
 /// A JSON answer.
 pub(super) fn json(status: StatusCode, value: &Value) -> Response {
-    let mut response = Response::new(Body::from(value.to_string()));
+    json_text(status, value.to_string())
+}
+
+/// An answer of JSON that is written already.
+pub(super) fn json_text(status: StatusCode, text: String) -> Response {
+    let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

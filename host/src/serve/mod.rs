@@ -18,7 +18,10 @@
 //! outside this folder. A model is never named by a path: only those that the operator loaded are served.
 
 mod access;
+mod anthropic;
+mod calls;
 mod connection;
+mod conversation;
 mod cors;
 mod door;
 mod errors;
@@ -29,13 +32,15 @@ mod keys;
 mod lifecycle;
 mod metrics;
 mod models;
+mod ollama;
 mod openai;
 mod operator;
 mod page;
+mod reply;
 mod routes;
 mod settings;
-mod sse;
 mod tls;
+mod tokens;
 mod tools;
 
 pub use crate::manifest::ServeOptions as Options;

@@ -6,7 +6,9 @@ use crate::catalog::model_name;
 use crate::error::{Error, Result};
 use crate::nearest::suggestion;
 use crate::registry::{Model, Registry};
-use backplane_plugin_api::types::{Control, Event, GenerateOptions, GenerateRequest, Prompt};
+use backplane_plugin_api::types::{
+    Control, Event, GenerateOptions, GenerateRequest, ModelInfo, Prompt,
+};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{OnceLock, PoisonError, RwLock};
@@ -92,6 +94,16 @@ impl Served {
         self.model.get()
     }
 
+    /// What it is: as it is loaded, or else as the first backend says that knows it.
+    pub(super) fn info(&self, registry: &Registry) -> Option<ModelInfo> {
+        if let Some(model) = self.model.get() {
+            return Some(model.info());
+        }
+        let path = registry.catalog().resolve(&self.named).ok()?;
+        let mut found = registry.inspect(&path).into_iter();
+        found.find_map(|(_, inspection)| inspection.ok().flatten())
+    }
+
     /// The model for a request.
     ///
     /// # Errors
@@ -131,4 +143,22 @@ pub(super) fn find<'a>(all: &'a [Served], name: &str) -> std::result::Result<&'a
         let known = all.iter().map(|one| one.id.as_str());
         Problem::no_model(name, &suggestion(name, known, ""))
     })
+}
+
+/// The model of a name, or where none is given the only one.
+///
+/// # Errors
+/// There is none, or no name and several.
+pub(super) fn find_or_only<'a>(
+    all: &'a [Served],
+    name: &str,
+) -> std::result::Result<&'a Served, Problem> {
+    match all {
+        [only] if name.is_empty() => Ok(only),
+        _ if name.is_empty() => {
+            let message = "expected the name of a model, as several are served";
+            Err(Problem::field("model", message))
+        }
+        all => find(all, name),
+    }
 }

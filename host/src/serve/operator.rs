@@ -88,7 +88,7 @@ pub(super) async fn reload(State(app): Shared) -> Answer {
 }
 
 /// Work that blocks, off the threads that serve.
-async fn blocking(work: impl FnOnce() -> Answer + Send + 'static) -> Answer {
+pub(super) async fn blocking(work: impl FnOnce() -> Answer + Send + 'static) -> Answer {
     let done = tokio::task::spawn_blocking(work).await;
     done.unwrap_or_else(|error| Err(Problem::internal(format!("the answer failed: {error}"))))
 }

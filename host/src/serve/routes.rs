@@ -2,7 +2,7 @@
 
 use super::errors::{Dialect, Problem};
 use super::http::App;
-use super::{door, metrics, openai, operator, page};
+use super::{anthropic, door, metrics, ollama, openai, operator, page, tokens};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::routing::{MethodRouter, get, post};
@@ -32,7 +32,7 @@ pub(super) struct Route {
 }
 
 use Access::{Admin, Key, Open};
-use Dialect::OpenAi;
+use Dialect::{Anthropic, Ollama, OpenAi};
 
 #[rustfmt::skip]
 pub(super) static ROUTES: &[Route] = &[
@@ -40,10 +40,38 @@ pub(super) static ROUTES: &[Route] = &[
         about: "the next message of a chat, with the model's own template; streamed or whole" },
     Route { method: Method::POST, path: "/v1/completions", dialect: OpenAi, access: Key, handler: || post(openai::completions::create),
         about: "the continuation of a text or of token ids; streamed or whole" },
+    Route { method: Method::POST, path: "/v1/embeddings", dialect: OpenAi, access: Key, handler: || post(openai::embeddings::create),
+        about: "texts as vectors" },
+    Route { method: Method::POST, path: "/v1/responses", dialect: OpenAi, access: Key, handler: || post(openai::responses::create),
+        about: "a response to a text or a conversation; streamed by named events, or whole" },
     Route { method: Method::GET, path: "/v1/models", dialect: OpenAi, access: Key, handler: || get(openai::models::list),
         about: "the models that are served" },
     Route { method: Method::GET, path: "/v1/models/{id}", dialect: OpenAi, access: Key, handler: || get(openai::models::show),
         about: "one of them" },
+    Route { method: Method::POST, path: "/tokenize", dialect: OpenAi, access: Key, handler: || post(tokens::tokenize),
+        about: "the tokens of a text or a conversation" },
+    Route { method: Method::POST, path: "/detokenize", dialect: OpenAi, access: Key, handler: || post(tokens::detokenize),
+        about: "the text of tokens" },
+    Route { method: Method::POST, path: "/v1/messages", dialect: Anthropic, access: Key, handler: || post(anthropic::create),
+        about: "Anthropic's API: the next message; streamed or whole" },
+    Route { method: Method::POST, path: "/v1/messages/count_tokens", dialect: Anthropic, access: Key, handler: || post(anthropic::count_tokens),
+        about: "the tokens that a conversation gives the model" },
+    Route { method: Method::POST, path: "/api/chat", dialect: Ollama, access: Key, handler: || post(ollama::chat),
+        about: "Ollama's API: the next message of a chat; in lines of JSON, or whole" },
+    Route { method: Method::POST, path: "/api/generate", dialect: Ollama, access: Key, handler: || post(ollama::generate),
+        about: "the answer to a prompt, or with `raw` its continuation" },
+    Route { method: Method::POST, path: "/api/embed", dialect: Ollama, access: Key, handler: || post(ollama::embed),
+        about: "texts as vectors" },
+    Route { method: Method::POST, path: "/api/embeddings", dialect: Ollama, access: Key, handler: || post(ollama::embeddings),
+        about: "one text as a vector" },
+    Route { method: Method::GET, path: "/api/tags", dialect: Ollama, access: Key, handler: || get(ollama::tags),
+        about: "the models that are served" },
+    Route { method: Method::POST, path: "/api/show", dialect: Ollama, access: Key, handler: || post(ollama::show),
+        about: "what is known of one of them" },
+    Route { method: Method::GET, path: "/api/ps", dialect: Ollama, access: Key, handler: || get(ollama::running),
+        about: "those that are loaded" },
+    Route { method: Method::GET, path: "/api/version", dialect: Ollama, access: Key, handler: || get(ollama::version),
+        about: "the version of this program" },
     Route { method: Method::GET, path: "/v1/backends", dialect: OpenAi, access: Key, handler: || get(operator::backends),
         about: "every plugin with its verdict, what the order would choose, and what runs each model, with the trace of why" },
     Route { method: Method::GET, path: "/v1/devices", dialect: OpenAi, access: Key, handler: || get(operator::devices),

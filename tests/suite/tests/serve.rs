@@ -4,12 +4,11 @@
 use backplane_contract_tests::module_path;
 use backplane_tests::http::{ask, head, send};
 use backplane_tests::server::Server;
-use backplane_tests::{SMOLLM2, real_model, root, run};
+use backplane_tests::{SMOLLM2, real_model, run};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -597,20 +596,4 @@ fn a_reload_leaves_what_runs_and_gives_what_comes_to_the_new_module() {
         "{}",
         ran.err
     );
-}
-
-#[test]
-fn the_official_python_client_is_content() {
-    let (home, server, id) = smollm2(&[]);
-    let python = root().join("cache/venv/bin/python");
-    let python = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from);
-    let output = Command::new(python)
-        .arg(root().join("tests/suite/tests/openai_client.py"))
-        .args([format!("http://{}/v1", server.address), id])
-        .current_dir(home.path())
-        .output()
-        .expect("Python: `cargo verify` installs it");
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(said.trim(), "fine", "{errors}");
 }

@@ -20,8 +20,12 @@ const PLUGINS: &[(&str, &str, &str)] = &[
 pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
 pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
 
-/// The registry package with OpenAI's official client.
-const OPENAI: &str = "openai==3.57.0";
+/// The registry packages with the official clients for Python, with each the module that it brings.
+const CLIENTS: &[(&str, &str)] = &[
+    ("openai==3.57.0", "openai"),
+    ("anthropic==2.14.0", "anthropic"),
+    ("ollama==0.6.3", "ollama"),
+];
 
 /// The registry package with Node, and the one with a Chromium for it to unpack: a whole browser without a window, with
 /// the libraries and fonts that it needs.
@@ -136,10 +140,16 @@ fn install(package: &str) -> Result<()> {
             Command::new("python3").args(["-m", "venv"]).arg(&venv),
         )?;
     }
-    let mut pip = Command::new(venv.join("bin/pip"));
     check(
         &format!("installing {package}"),
-        pip.args(["install", "--quiet", "--disable-pip-version-check", package]),
+        python().args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            package,
+        ]),
     )
 }
 
@@ -152,14 +162,9 @@ pub(crate) fn llama_server() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Installs OpenAI's official client into the cache, once.
-fn openai() -> Result<()> {
-    let mut python = Command::new(cache().join("venv/bin/python"));
-    let there = python.args(["-c", "import openai"]).stderr(Stdio::null());
-    match there.status() {
-        Ok(status) if status.success() => Ok(()),
-        _ => install(OPENAI),
-    }
+/// Python of the cache.
+fn python() -> Command {
+    Command::new(cache().join("venv/bin/python"))
 }
 
 /// Installs Node into the cache, once, beside Python.
@@ -215,12 +220,55 @@ fn chromium() -> Result<()> {
     Ok(())
 }
 
-/// Gets every real model, the real llama-server, the official client of OpenAI, and a browser.
+/// Installs the official clients for Python into the cache, once.
+fn clients() -> Result<()> {
+    for (package, module) in CLIENTS {
+        let there = python()
+            .args(["-c", &format!("import {module}")])
+            .stderr(Stdio::null())
+            .status();
+        if !there.is_ok_and(|status| status.success()) {
+            install(package)?;
+        }
+    }
+    Ok(())
+}
+
+/// Installs the official clients for Node into the cache, once for each version of what is locked.
+fn node_clients() -> Result<()> {
+    let (from, to) = (root().join("tests/suite/node"), cache().join("clients"));
+    let lock = std::fs::read(from.join("package-lock.json")).context("package-lock.json")?;
+    let installed = to.join("installed-package-lock.json");
+    if std::fs::read(&installed).is_ok_and(|there| there == lock) {
+        return Ok(());
+    }
+    std::fs::create_dir_all(&to).with_context(|| format!("{}", to.display()))?;
+    for file in ["package.json", "package-lock.json"] {
+        replace(&from.join(file), &to.join(file))?;
+    }
+    let bin = node()?;
+    let mut npm = Command::new(bin.join("node"));
+    npm.arg(bin.join("npm"))
+        .args([
+            "ci",
+            "--silent",
+            "--no-audit",
+            "--no-fund",
+            "--ignore-scripts",
+        ])
+        .current_dir(&to);
+    check("installing the clients for Node", &mut npm)?;
+    std::fs::write(&installed, lock).with_context(|| format!("{}", installed.display()))
+}
+
+/// Gets every real model, the real llama-server, the official clients of the dialects that the server speaks, and a
+/// browser.
 pub(crate) fn references() -> Result<()> {
     model(SMOLLM2)?;
     model(GEMMA3)?;
     llama_server()?;
-    openai()?;
+    clients()?;
+    node_clients()?;
     chromium()?;
     Ok(())
 }

@@ -103,7 +103,7 @@ fn max_tokens(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
     // A seed is 64 bits, whatever they mean.
     let seed = value.as_u64().or(value.as_i64().map(|seed| seed as u64));
     let seed = seed.ok_or_else(|| expected("a whole number of 64 bits", value))?;
@@ -111,7 +111,7 @@ fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn stop(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn stop(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let what = "a text that is not empty, or an array of up to 16";
     let one = |value: &Value| {
         let text = value.as_str().filter(|text| !text.is_empty());
@@ -144,7 +144,7 @@ fn logit_bias(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let what = "an object with `include_usage`";
     let object = value.as_object().ok_or_else(|| expected(what, value))?;
     for (name, value) in object {
@@ -157,7 +157,7 @@ fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn template(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn template(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object", value))?;

@@ -115,10 +115,61 @@ fn what_is_wrong_is_named() {
         assert!(message.contains(said), "{field} {value}: {message}");
         assert!(!message.contains('\n'));
     }
+    for (endpoint, field, value, said) in [
+        (
+            Endpoint::Embeddings,
+            "encoding_format",
+            json!("int8"),
+            "expected float or base64",
+        ),
+        (Endpoint::Embeddings, "dimensions", json!(0), "from 1"),
+        (
+            Endpoint::Embeddings,
+            "pooling",
+            json!(1),
+            "mean or last or cls",
+        ),
+        (Endpoint::Tokenize, "add_special", json!(1), "true or false"),
+        (
+            Endpoint::Tokenize,
+            "add_generation_prompt",
+            json!(false),
+            "only true",
+        ),
+        (Endpoint::Detokenize, "prompt", json!(""), "no such field"),
+    ] {
+        let message = wrong(endpoint, &json!({ "model": "m", field: value }));
+        assert!(
+            message.contains(field) && message.contains(said),
+            "{message}"
+        );
+    }
+    assert!(
+        read_body(Endpoint::Tokenize, &json!({})).is_ok(),
+        "the only one is meant"
+    );
     assert!(wrong(Endpoint::Chat, &json!({})).contains("the name of a model"));
     let echo = json!({ "model": "m", "echo": true });
     assert!(wrong(Endpoint::Completions, &echo).contains("can't be honoured"));
 }
+
+/// Every endpoint, with its path.
+const ALL: &[(Endpoint, &str)] = &[
+    (Endpoint::Chat, "POST /v1/chat/completions"),
+    (Endpoint::Completions, "POST /v1/completions"),
+    (Endpoint::Embeddings, "POST /v1/embeddings"),
+    (Endpoint::Responses, "POST /v1/responses"),
+    (Endpoint::Messages, "POST /v1/messages"),
+    (Endpoint::CountTokens, "POST /v1/messages/count_tokens"),
+    (Endpoint::OllamaChat, "POST /api/chat"),
+    (Endpoint::OllamaGenerate, "POST /api/generate"),
+    (Endpoint::OllamaEmbed, "POST /api/embed"),
+    (Endpoint::OllamaEmbeddings, "POST /api/embeddings"),
+    (Endpoint::OllamaShow, "POST /api/show"),
+    (Endpoint::OllamaOptions, "options"),
+    (Endpoint::Tokenize, "POST /tokenize"),
+    (Endpoint::Detokenize, "POST /detokenize"),
+];
 
 /// The table of an endpoint, as the documentation shows it.
 fn table(endpoint: Endpoint) -> String {
@@ -138,13 +189,11 @@ fn table(endpoint: Endpoint) -> String {
 fn the_documentation_shows_every_field() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/api.md");
     let text = std::fs::read_to_string(page).unwrap();
-    for (endpoint, heading) in [
-        (Endpoint::Chat, "## `POST /v1/chat/completions`"),
-        (Endpoint::Completions, "## `POST /v1/completions`"),
-    ] {
-        let part = text.split(heading).nth(1).unwrap_or_default();
+    for (endpoint, path) in ALL {
+        let heading = format!("## `{path}`\n");
+        let part = text.split(&heading).nth(1).unwrap_or_default();
         let part = part.split("\n## ").next().unwrap_or_default();
-        let table = table(endpoint);
+        let table = table(*endpoint);
         assert!(
             part.contains(&table),
             "{heading} of docs/api.md is to have:\n{table}"
@@ -154,8 +203,8 @@ fn the_documentation_shows_every_field() {
 
 #[test]
 fn no_field_stands_twice() {
-    for endpoint in [Endpoint::Chat, Endpoint::Completions] {
-        let mut names: Vec<_> = fields(endpoint).map(|field| field.name).collect();
+    for (endpoint, _) in ALL {
+        let mut names: Vec<_> = fields(*endpoint).map(|field| field.name).collect();
         let count = names.len();
         names.sort_unstable();
         names.dedup();

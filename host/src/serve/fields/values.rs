@@ -14,6 +14,12 @@ pub(super) fn text(value: &Value) -> Result<String, String> {
     text.ok_or_else(|| expected("a text", value))
 }
 
+/// One of some words: its number.
+pub(super) fn choice(value: &Value, words: &[&str]) -> Result<usize, String> {
+    let found = words.iter().position(|word| value == word);
+    found.ok_or_else(|| expected(&words.join(" or "), value))
+}
+
 /// True or false.
 pub(super) fn boolean(value: &Value) -> Result<bool, String> {
     value

@@ -17,7 +17,7 @@ fn one(token: &TokenLogprob) -> Value {
 }
 
 /// As chat has them.
-pub(super) fn chat<'a>(tokens: impl IntoIterator<Item = &'a [TokenLogprob]>) -> Value {
+pub(in crate::serve) fn chat<'a>(tokens: impl IntoIterator<Item = &'a [TokenLogprob]>) -> Value {
     let token = |all: &[TokenLogprob]| {
         let (chosen, others) = all.split_first()?;
         let mut json = one(chosen);

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 ///
 /// # Errors
 /// It is missing, empty, or a message is not one that a text model can be given.
-pub(super) fn read(body: &Map<String, Value>) -> Result<Vec<ChatMessage>, Problem> {
+pub(in crate::serve) fn read(body: &Map<String, Value>) -> Result<Vec<ChatMessage>, Problem> {
     let what = "expected an array of messages with at least one";
     let messages = body.get("messages").and_then(Value::as_array);
     let messages = messages.filter(|messages| !messages.is_empty());

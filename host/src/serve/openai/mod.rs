@@ -1,15 +1,19 @@
 //! OpenAI's API.
 
 pub(super) mod chat;
+mod choices;
 pub(super) mod completions;
-mod logprobs;
-mod messages;
+pub(super) mod embeddings;
+pub(super) mod logprobs;
+pub(super) mod messages;
 pub(super) mod models;
+pub(super) mod responses;
 
+use super::access::random_id;
 use super::fields::Asked;
 use crate::serve::generation::{Answer, Ended};
+use backplane_plugin_api::types::Prompt;
 use serde_json::{Value, json};
-use std::hash::{BuildHasher, RandomState};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// What every part of an answer says of it.
@@ -24,11 +28,9 @@ struct Frame {
 
 impl Frame {
     fn new(prefix: &str, model: &str, asked: &Asked) -> Self {
-        // Random by the seeds of hash maps, which nobody can guess: ids tell nothing and don't repeat.
-        let random = || RandomState::new().hash_one(0);
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         Self {
-            id: format!("{prefix}-{:016x}{:016x}", random(), random()),
+            id: id(&format!("{prefix}-")),
             created: now.map_or(0, |now| now.as_secs()),
             model: model.to_owned(),
             usage: asked.stream && asked.usage,
@@ -48,6 +50,42 @@ impl Frame {
         }
         json
     }
+}
+
+/// An id that nobody can guess.
+pub(super) fn id(prefix: &str) -> String {
+    format!("{prefix}{}", random_id())
+}
+
+/// A text, token ids, or an array of up to `most` of either; `special`: special tokens are read in texts.
+fn prompts(value: &Value, most: usize, special: bool) -> Option<Vec<Prompt>> {
+    match value {
+        Value::Array(items) if items.iter().any(|item| item.is_string() || item.is_array()) => {
+            if items.len() > most {
+                return None;
+            }
+            items.iter().map(|item| prompt(item, special)).collect()
+        }
+        one => Some(vec![prompt(one, special)?]),
+    }
+}
+
+fn prompt(value: &Value, special: bool) -> Option<Prompt> {
+    match value {
+        Value::String(text) => Some(Prompt::Text {
+            text: text.clone(),
+            special,
+        }),
+        ids => token_ids(ids)
+            .filter(|ids| !ids.is_empty())
+            .map(Prompt::Tokens),
+    }
+}
+
+/// An array of token ids.
+pub(super) fn token_ids(value: &Value) -> Option<Vec<u32>> {
+    let id = |id: &Value| id.as_u64().and_then(|id| u32::try_from(id).ok());
+    value.as_array()?.iter().map(id).collect()
 }
 
 /// How a reply ended, in OpenAI's words.
@@ -89,7 +127,7 @@ impl Usage {
 }
 
 /// What we say besides: who made the reply, how, and what the user should know of that.
-fn ours(answer: &Answer) -> Value {
+pub(super) fn ours(answer: &Answer) -> Value {
     let completion = &answer.reply.completion;
     let notice = (!answer.notices.is_empty()).then(|| answer.notices.join("; "));
     json!({
@@ -104,4 +142,42 @@ fn ours(answer: &Answer) -> Value {
             "decode_s": completion.decode_s,
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_of_every_kind() {
+        let text = |text: &str| Prompt::Text {
+            text: text.to_owned(),
+            special: true,
+        };
+        for (value, expected) in [
+            (json!("a"), vec![text("a")]),
+            (json!(""), vec![text("")]),
+            (json!(["a", "b"]), vec![text("a"), text("b")]),
+            (json!([1, 2]), vec![Prompt::Tokens(vec![1, 2])]),
+            (
+                json!([[1], [2, 3]]),
+                vec![Prompt::Tokens(vec![1]), Prompt::Tokens(vec![2, 3])],
+            ),
+        ] {
+            assert_eq!(prompts(&value, 128, true).unwrap(), expected, "{value}");
+        }
+        for wrong in [
+            json!(null),
+            json!([]),
+            json!({}),
+            json!([-1]),
+            json!([1.5]),
+            json!([4_294_967_296_u64]),
+            json!(["a", 1]),
+            json!([[]]),
+            json!(vec!["a"; 129]),
+        ] {
+            assert!(prompts(&wrong, 128, true).is_none(), "{wrong}");
+        }
+    }
 }

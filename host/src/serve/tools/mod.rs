@@ -25,7 +25,7 @@ mod plan;
 mod reader;
 mod telling;
 
-pub(super) use choice::{Tools, read, read_choice};
+pub(super) use choice::{Choice, Tool, Tools, name, read, read_choice};
 pub(super) use held::{Held, To, read_format, read_grammar};
 pub(super) use plan::Plan;
 pub(super) use reader::{Call, Piece, Reader};

@@ -7,7 +7,8 @@
 //! of calls (`new`, `probe`, `devices`, `inspect`, `load`, `info`, `generate`, `decode`, `chat`, `classify`, `batch`,
 //! `tokenize`, `metrics`, `close`, `embed`, `score`, `attention`, `check`, `convert`) in which to panic or to end the
 //! process; `token_delay_ms` time a token takes (a batch where many are read at once, a line of a file); `offers` an array of
-//! the names of the contract's capabilities that it offers, all when left out.
+//! the names of the contract's capabilities that it offers, all when left out; `last_message` whether a chat is its last
+//! message alone, whoever it is of, with tools that are passed over, so that a test can have a reply that calls them.
 
 mod capabilities;
 mod model;
@@ -63,6 +64,7 @@ pub(crate) struct Behaviour {
     crash_in: Vec<String>,
     pub(crate) token_delay: Duration,
     offers: Option<Vec<String>>,
+    pub(crate) last_message: bool,
 }
 
 impl Behaviour {
@@ -143,6 +145,11 @@ fn behaviour(name: &str, context: &Context) -> std::result::Result<Behaviour, St
             "panic_in" => behaviour.panic_in = names(key, value)?,
             "crash_in" => behaviour.crash_in = names(key, value)?,
             "offers" => behaviour.offers = Some(names(key, value)?),
+            "last_message" => {
+                behaviour.last_message = value
+                    .as_bool()
+                    .ok_or_else(|| format!("options.{key}: expected true or false, got {value}"))?;
+            }
             "token_delay_ms" => {
                 let delay = value
                     .as_u64()

@@ -321,6 +321,11 @@ impl TextModel for EchoModel {
                 "echo: expected at least one message",
             ));
         }
+        if self.shared.behaviour.last_message {
+            let last = request.messages.last();
+            let text = last.and_then(|last| last.content.clone());
+            return Ok(text.unwrap_or_default());
+        }
         if request.tools.is_some() {
             return Err(self.shared.refuse("tools"));
         }

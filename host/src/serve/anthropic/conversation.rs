@@ -1,0 +1,287 @@
+//! From Anthropic's messages to a conversation.
+
+use crate::serve::conversation::Conversation;
+use crate::serve::errors::Problem;
+use serde_json::{Map, Value};
+
+/// Reads `system` and `messages`.
+///
+/// # Errors
+/// One is not as it is to be, or has what a text model can't be given.
+pub(super) fn read(body: &Map<String, Value>) -> Result<Conversation, Problem> {
+    let mut all = Conversation::default();
+    match body.get("system") {
+        None | Some(Value::Null) => {}
+        Some(system) => all.say("system", text(system, "system")?),
+    }
+    let what = "expected an array of messages with at least one";
+    let messages = body.get("messages").and_then(Value::as_array);
+    let messages = messages.filter(|messages| !messages.is_empty());
+    let messages = messages.ok_or_else(|| Problem::field("messages", what))?;
+    let mut said = Said::default();
+    for (index, message) in messages.iter().enumerate() {
+        read_message(message, &format!("messages[{index}]"), &mut said, &mut all)?;
+    }
+    if said.role == "assistant" {
+        let place = format!("messages[{}].role", messages.len() - 1);
+        let what = "can't be honoured: a message of the assistant is not gone on with; the last is to be the user's";
+        return Err(Problem::unsupported(place, what));
+    }
+    said.flush(&mut all);
+    Ok(all)
+}
+
+/// Text that is not said yet: messages of one role in a row are one.
+#[derive(Default)]
+struct Said {
+    role: &'static str,
+    lines: Vec<String>,
+}
+
+impl Said {
+    fn turn(&mut self, role: &'static str, all: &mut Conversation) {
+        if self.role != role {
+            self.flush(all);
+            self.role = role;
+        }
+    }
+
+    fn flush(&mut self, all: &mut Conversation) {
+        if !self.lines.is_empty() {
+            all.say(self.role, self.lines.join("\n"));
+            self.lines.clear();
+        }
+    }
+}
+
+fn read_message(
+    value: &Value,
+    place: &str,
+    said: &mut Said,
+    all: &mut Conversation,
+) -> Result<(), Problem> {
+    let object = value
+        .as_object()
+        .ok_or_else(|| Problem::field(place, "expected an object"))?;
+    if let Some(other) = object
+        .keys()
+        .find(|key| *key != "role" && *key != "content")
+    {
+        return Err(Problem::unsupported(
+            format!("{place}.{other}"),
+            "no such field",
+        ));
+    }
+    let role = match value["role"].as_str() {
+        Some("user") => "user",
+        Some("assistant") => "assistant",
+        Some("system") => "system",
+        _ => {
+            let what = "expected `user` or `assistant`";
+            return Err(Problem::field(format!("{place}.role"), what));
+        }
+    };
+    said.turn(role, all);
+    let place = format!("{place}.content");
+    let blocks = match &value["content"] {
+        Value::String(text) => {
+            said.lines.push(text.clone());
+            return Ok(());
+        }
+        Value::Array(blocks) => blocks,
+        _ => {
+            return Err(Problem::field(
+                place,
+                "expected a text, or an array of blocks",
+            ));
+        }
+    };
+    for (index, block) in blocks.iter().enumerate() {
+        let place = format!("{place}[{index}]");
+        match (block["type"].as_str(), role) {
+            (Some("tool_use"), "assistant") => {
+                let id = part(block, "id", &place)?;
+                let name = part(block, "name", &place)?;
+                let input = block["input"].as_object();
+                input.ok_or_else(|| {
+                    Problem::field(format!("{place}.input"), "expected an object")
+                })?;
+                said.flush(all);
+                all.call(id, name, &block["input"]);
+            }
+            (Some("tool_result"), "user") => {
+                said.flush(all);
+                read_result(block, &place, all)?;
+            }
+            _ => said.lines.push(text_of(block, &place)?),
+        }
+    }
+    Ok(())
+}
+
+fn read_result(block: &Value, place: &str, all: &mut Conversation) -> Result<(), Problem> {
+    let id = part(block, "tool_use_id", place)?;
+    let mut said = match &block["content"] {
+        Value::Null => String::new(),
+        content => text(content, &format!("{place}.content"))?,
+    };
+    match &block["is_error"] {
+        Value::Null | Value::Bool(false) => {}
+        // The model is to know.
+        Value::Bool(true) => said.insert_str(0, "Error: "),
+        _ => {
+            let place = format!("{place}.is_error");
+            return Err(Problem::field(place, "expected true or false"));
+        }
+    }
+    all.result(id, None, said)
+        .map_err(|why| Problem::field(format!("{place}.tool_use_id"), why))
+}
+
+fn part<'a>(block: &'a Value, name: &str, place: &str) -> Result<&'a str, Problem> {
+    let text = block[name].as_str().filter(|text| !text.is_empty());
+    text.ok_or_else(|| Problem::field(format!("{place}.{name}"), "expected a text"))
+}
+
+/// A text, or blocks of text, one a line.
+fn text(value: &Value, place: &str) -> Result<String, Problem> {
+    match value {
+        Value::String(text) => Ok(text.clone()),
+        Value::Array(blocks) => {
+            let one = |(index, block)| text_of(block, &format!("{place}[{index}]"));
+            let lines: Result<Vec<String>, Problem> = blocks.iter().enumerate().map(one).collect();
+            Ok(lines?.join("\n"))
+        }
+        _ => Err(Problem::field(
+            place,
+            "expected a text, or an array of blocks",
+        )),
+    }
+}
+
+/// The text of a block.
+fn text_of(block: &Value, place: &str) -> Result<String, Problem> {
+    match (block["type"].as_str(), block["text"].as_str()) {
+        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        (Some("text") | None, _) => {
+            let what = "expected a block of the type `text` with its `text`";
+            Err(Problem::field(place, what))
+        }
+        (Some(other), _) => {
+            let what = format!("can't be honoured here: a block of the type `{other}`");
+            Err(Problem::unsupported(place, what))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use backplane_plugin_api::types::ChatMessage;
+    use serde_json::json;
+
+    fn of(body: Value) -> Result<Vec<ChatMessage>, String> {
+        let read = read(body.as_object().unwrap());
+        read.map(Conversation::into_messages).map_err(|problem| {
+            let json = problem.json();
+            json["error"]["message"].as_str().unwrap().to_owned()
+        })
+    }
+
+    #[test]
+    fn a_conversation_with_tools() {
+        let messages = of(json!({
+            "system": [{ "type": "text", "text": "a" }, { "type": "text", "text": "b", "cache_control": {} }],
+            "messages": [
+                { "role": "user", "content": "one" },
+                { "role": "user", "content": [{ "type": "text", "text": "two" }] },
+                { "role": "assistant", "content": [
+                    { "type": "text", "text": "let me see" },
+                    { "type": "tool_use", "id": "t1", "name": "f", "input": { "x": 1 } },
+                ] },
+                { "role": "user", "content": [
+                    { "type": "tool_result", "tool_use_id": "t1", "content": [{ "type": "text", "text": "2" }] },
+                    { "type": "tool_result", "tool_use_id": "t1", "is_error": true },
+                    { "type": "text", "text": "so?" },
+                ] },
+            ],
+        }))
+        .unwrap();
+        let told: Vec<(&str, &str)> = messages
+            .iter()
+            .map(|it| (it.role.as_str(), it.content.as_deref().unwrap_or("-")))
+            .collect();
+        assert_eq!(
+            told,
+            [
+                ("system", "a\nb"),
+                ("user", "one\ntwo"),
+                ("assistant", "let me see"),
+                ("tool", "2"),
+                ("tool", "Error: "),
+                ("user", "so?"),
+            ]
+        );
+        let call = &messages[2].extra["tool_calls"][0];
+        assert_eq!(
+            (&call["id"], &call["function"]["arguments"]["x"]),
+            (&json!("t1"), &json!(1))
+        );
+        assert_eq!(messages[3].extra["name"], "f");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_place() {
+        let user = |content: Value| json!({ "messages": [{ "role": "user", "content": content }] });
+        for (body, said) in [
+            (json!({}), "`messages`: expected an array"),
+            (json!({ "messages": [] }), "at least one"),
+            (
+                json!({ "messages": [1] }),
+                "`messages[0]`: expected an object",
+            ),
+            (
+                json!({ "messages": [{ "role": "robot", "content": "x" }] }),
+                "`messages[0].role`",
+            ),
+            (
+                json!({ "messages": [{ "role": "user", "content": "x", "name": "n" }] }),
+                "`messages[0].name`: no such field",
+            ),
+            (user(json!(null)), "`messages[0].content`: expected a text"),
+            (
+                user(json!([{ "type": "image", "source": {} }])),
+                "`messages[0].content[0]`: can't be honoured here: a block of the type `image`",
+            ),
+            (user(json!([{ "type": "text" }])), "with its `text`"),
+            (
+                user(json!([{ "type": "tool_use", "id": "1", "name": "f", "input": {} }])),
+                "can't be honoured here",
+            ),
+            (
+                user(json!([{ "type": "tool_result", "content": "x" }])),
+                "`messages[0].content[0].tool_use_id`: expected",
+            ),
+            (
+                user(json!([{ "type": "tool_result", "tool_use_id": "7", "content": "x" }])),
+                "no tool was called with the id \"7\"",
+            ),
+            (
+                json!({ "messages": [{ "role": "assistant", "content": "x" }] }),
+                "`messages[0].role`: can't be honoured",
+            ),
+            (
+                json!({ "messages": [{ "role": "assistant", "content": [{ "type": "tool_use", "id": "1", "name": "f", "input": "x" }] }] }),
+                "`messages[0].content[0].input`",
+            ),
+            (
+                json!({ "system": 1, "messages": [{ "role": "user", "content": "x" }] }),
+                "`system`: expected",
+            ),
+        ] {
+            let message = of(body).unwrap_err();
+            assert!(message.contains(said), "{message}: {said}");
+            assert!(!message.contains('\n'));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Calls of a model that are no generations, off the threads that serve.
+
+use super::errors::Problem;
+use super::http::App;
+use super::models::Served;
+use crate::error::Result;
+use crate::registry::Model;
+use backplane_plugin_api::types::Control;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Whether the client has gone away, or the server ends.
+#[derive(Clone)]
+pub(super) struct Stop {
+    gone: Arc<AtomicBool>,
+    app: Arc<App>,
+}
+
+impl Stop {
+    /// As the progress of a call asks for it.
+    pub(super) fn control(&self) -> Control {
+        match self.gone.load(Ordering::Acquire) || self.app.is_cut_off() {
+            true => Control::Stop,
+            false => Control::Continue,
+        }
+    }
+}
+
+/// Sets it when the client goes away, which drops the handler.
+struct Gone(Arc<AtomicBool>);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Has a model do something. It counts as one reply.
+///
+/// # Errors
+/// Too much is asked at once, the model is not there, or it failed.
+pub(super) async fn call<T: Send + 'static>(
+    app: &Arc<App>,
+    served: &Served,
+    work: impl FnOnce(&Model, &Stop) -> Result<T> + Send + 'static,
+) -> std::result::Result<T, Problem> {
+    let model = served.model()?.clone();
+    if app.is_stopping() {
+        return Err(Problem::unavailable("the server is stopping", None));
+    }
+    let permit = app.replies.clone().try_acquire_owned();
+    let permit = permit.map_err(|_| {
+        let most = app.options.replies;
+        Problem::busy(format!(
+            "one more than the {most} at once that are answered"
+        ))
+    })?;
+    let stop = Stop {
+        gone: Arc::default(),
+        app: app.clone(),
+    };
+    let _gone = Gone(stop.gone.clone());
+    let app = app.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        let renewed = app.registry.renew(&model);
+        let answer = renewed.and_then(|()| work(&model, &stop));
+        drop(permit);
+        answer
+    });
+    let answer = done
+        .await
+        .map_err(|error| Problem::internal(format!("the answer failed: {error}")))?;
+    answer.map_err(|error| {
+        tracing::warn!("{}: {error}", served.id);
+        Problem::from(&error)
+    })
+}

@@ -1,0 +1,133 @@
+//! The conversation that a request comes to, whatever its dialect: messages as chat templates know them.
+
+use backplane_plugin_api::types::ChatMessage;
+use serde_json::{Map, Value, json};
+
+/// A conversation as it is gathered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conversation(Vec<ChatMessage>);
+
+impl Conversation {
+    /// Somebody says something.
+    pub(super) fn say(&mut self, role: &str, text: impl Into<String>) {
+        self.0.push(ChatMessage::new(role, text));
+    }
+
+    /// The assistant calls a tool, in the message that it said last or else in one without a text. Templates write
+    /// arguments as an object.
+    pub(super) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
+        if self.0.last().is_none_or(|last| last.role != "assistant") {
+            self.0.push(ChatMessage {
+                role: "assistant".to_owned(),
+                content: None,
+                extra: Map::new(),
+            });
+        }
+        let call = json!({
+            "id": id,
+            "type": "function",
+            "function": { "name": name, "arguments": arguments },
+        });
+        let Some(last) = self.0.last_mut() else {
+            return;
+        };
+        let calls = last.extra.entry("tool_calls").or_insert_with(|| json!([]));
+        if let Some(calls) = calls.as_array_mut() {
+            calls.push(call);
+        }
+    }
+
+    /// What a call came to; the tool is known by the id of the call where it is not named.
+    ///
+    /// # Errors
+    /// There was no such call.
+    pub(super) fn result(
+        &mut self,
+        id: &str,
+        name: Option<&str>,
+        text: String,
+    ) -> Result<(), String> {
+        let name = match name {
+            Some(name) => name.to_owned(),
+            None => self
+                .called(id)
+                .ok_or_else(|| format!("no tool was called with the id {id:?}"))?,
+        };
+        let mut message = ChatMessage::new("tool", text);
+        message.extra.insert("tool_call_id".into(), json!(id));
+        message.extra.insert("name".into(), json!(name));
+        self.0.push(message);
+        Ok(())
+    }
+
+    /// The tool that a call was of.
+    fn called(&self, id: &str) -> Option<String> {
+        let calls = self.0.iter().rev().filter_map(|message| {
+            let calls = message.extra.get("tool_calls")?.as_array()?;
+            calls.iter().find(|call| call["id"] == id)
+        });
+        let name = |call: &Value| call["function"]["name"].as_str().map(str::to_owned);
+        calls.filter_map(name).next()
+    }
+
+    /// The first call that has no result yet, of a tool where one is named: its id and the tool.
+    pub(super) fn unanswered(&self, name: Option<&str>) -> Option<(String, String)> {
+        let calls = self.0.iter().filter_map(|message| {
+            let calls = message.extra.get("tool_calls")?;
+            calls.as_array()
+        });
+        let answered = |id: &Value| {
+            let mut results = self.0.iter();
+            results.any(|message| message.extra.get("tool_call_id") == Some(id))
+        };
+        let mut calls = calls.flatten().filter(|call| !answered(&call["id"]));
+        let call = calls.find(|call| name.is_none_or(|name| call["function"]["name"] == name))?;
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        Some((text(&call["id"])?, text(&call["function"]["name"])?))
+    }
+
+    /// Whether nothing was said.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The messages.
+    pub(super) fn into_messages(self) -> Vec<ChatMessage> {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_go_into_the_message_before_and_results_find_their_tool() {
+        let mut all = Conversation::default();
+        all.say("user", "hi");
+        all.call("1", "f", &json!({ "a": 1 }));
+        all.call("2", "g", &json!({}));
+        let unanswered = |all: &Conversation, name: Option<&str>| Some(all.unanswered(name)?.0);
+        assert_eq!(unanswered(&all, Some("g")).as_deref(), Some("2"));
+        all.result("2", None, "two".to_owned()).unwrap();
+        assert_eq!(unanswered(&all, Some("g")), None);
+        assert_eq!(unanswered(&all, None).as_deref(), Some("1"));
+        let wrong = all.result("3", None, String::new()).unwrap_err();
+        assert!(wrong.contains("\"3\""), "{wrong}");
+        all.say("assistant", "so");
+        all.call("4", "f", &json!(null));
+        let messages = all.into_messages();
+        assert_eq!(messages.len(), 4);
+        assert_eq!(
+            messages[1].extra["tool_calls"][0]["function"]["arguments"]["a"],
+            1
+        );
+        assert_eq!(messages[1].content, None);
+        assert_eq!(messages[2].extra["name"], "g");
+        assert_eq!(messages[3].content.as_deref(), Some("so"));
+        assert_eq!(
+            messages[3].extra["tool_calls"].as_array().map(Vec::len),
+            Some(1)
+        );
+    }
+}

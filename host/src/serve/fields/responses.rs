@@ -1,0 +1,144 @@
+//! Fields of `POST /v1/responses`.
+
+use super::Does::{Content, Honoured, NoEffect, Refused};
+use super::openai::{seed, stream_options, template};
+use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
+use super::{Asked, Endpoint, Field};
+use crate::serve::tools::{self, Choice, Held, Tool};
+use serde_json::{Value, json};
+
+const RESPONSES: &[Endpoint] = &[Endpoint::Responses];
+
+#[rustfmt::skip]
+pub(super) const FIELDS: &[Field] = &[
+    Field { name: "model", on: RESPONSES, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
+        about: "name of a model that is served, as `GET /v1/models` lists it; required" },
+    Field { name: "input", on: RESPONSES, does: Content,
+        about: "a text, or an array of items: messages with `input_text` and `output_text`, `function_call` and `function_call_output`; required" },
+    Field { name: "instructions", on: RESPONSES, does: Content, about: "what comes before the input, as the system's" },
+    Field { name: "stream", on: RESPONSES, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),
+        about: "the response as named server-sent events, as it is made" },
+    Field { name: "stream_options", on: RESPONSES, does: Honoured(stream_options), about: "`include_obfuscation` has no effect" },
+    Field { name: "max_output_tokens", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.max_tokens = Some(v))),
+        about: "most tokens of the response; up to the end of the context unless given" },
+    Field { name: "temperature", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
+        about: "0 always takes the likeliest token; the backend's default unless given (0.8 for `cpu`)" },
+    Field { name: "top_p", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.top_p = Some(v))),
+        about: "keeps the likeliest tokens whose probabilities reach it" },
+    Field { name: "top_k", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.sampling.top_k = Some(v))),
+        about: "keeps that many of the likeliest tokens; 0 keeps all (not OpenAI's)" },
+    Field { name: "min_p", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.min_p = Some(v))),
+        about: "drops tokens less likely than that share of the likeliest (not OpenAI's)" },
+    Field { name: "seed", on: RESPONSES, does: Honoured(seed), about: "the same seed gives the same response (not OpenAI's here)" },
+    Field { name: "top_logprobs", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
+        about: "of how many of the likeliest others, 0 to 20; log probabilities are told with it, or with `include`" },
+    Field { name: "include", on: RESPONSES, does: Honoured(include), about: "only `message.output_text.logprobs`" },
+    Field { name: "text", on: RESPONSES, does: Honoured(text_config), about: "`format`: `text`, `json_object`, or `json_schema` with a `schema` that the response follows; `verbosity`: only `medium`" },
+    Field { name: "tools", on: RESPONSES, does: Honoured(|it, v| offered(v).map(|v| it.tools.offered = v)),
+        about: "up to 128 functions that the model may call; `parameters` is a JSON schema; tools that a provider runs are refused; `strict` has no effect: arguments always follow the schema" },
+    Field { name: "tool_choice", on: RESPONSES, does: Honoured(tool_choice),
+        about: "`auto`, `none`, `required`, a function by its name, or `allowed_tools` with a mode" },
+    Field { name: "parallel_tool_calls", on: RESPONSES, does: Honoured(|it, v| boolean(v).map(|v| it.tools.parallel = v)),
+        about: "whether several tools may be called in one response; true unless given" },
+    Field { name: "chat_template_kwargs", on: RESPONSES, does: Honoured(template),
+        about: "variables for the model's chat template, such as `enable_thinking` (not OpenAI's)" },
+    Field { name: "reasoning", on: RESPONSES, does: Refused(|v| is_empty(v) || *v == json!({ "effort": "none" })), about: "how long a model thinks is set by `chat_template_kwargs`, where its template knows how" },
+    Field { name: "previous_response_id", on: RESPONSES, does: Refused(is_empty), about: "no response is stored: give the conversation as input" },
+    Field { name: "conversation", on: RESPONSES, does: Refused(is_empty), about: "no conversation is stored: give it as input" },
+    Field { name: "prompt", on: RESPONSES, does: Refused(is_empty), about: "no prompts are stored" },
+    Field { name: "background", on: RESPONSES, does: Refused(is_false), about: "a response that nobody waits for is stopped" },
+    Field { name: "truncation", on: RESPONSES, does: Refused(|v| v == "disabled"), about: "nothing is cut: what is longer than the context is refused" },
+    Field { name: "context_management", on: RESPONSES, does: Refused(is_empty), about: "nothing of a conversation is left out" },
+    Field { name: "moderation", on: RESPONSES, does: Refused(is_empty), about: "nothing is moderated" },
+    Field { name: "service_tier", on: RESPONSES, does: Refused(|v| v == "auto" || v == "default"), about: "there is one tier" },
+    Field { name: "store", on: RESPONSES, does: NoEffect, about: "nothing is stored, and every response says so: `store` is false" },
+    Field { name: "max_tool_calls", on: RESPONSES, does: NoEffect, about: "of tools that a provider runs: there are none" },
+    Field { name: "metadata", on: RESPONSES, does: NoEffect, about: "labels for the caller's own use; the response repeats them" },
+    Field { name: "user", on: RESPONSES, does: NoEffect, about: "names an end user to the provider" },
+    Field { name: "safety_identifier", on: RESPONSES, does: NoEffect, about: "names an end user to the provider" },
+    Field { name: "prompt_cache_key", on: RESPONSES, does: NoEffect, about: "prompts are cached by what they begin with" },
+    Field { name: "prompt_cache_options", on: RESPONSES, does: NoEffect, about: "prompts are cached by what they begin with" },
+    Field { name: "prompt_cache_retention", on: RESPONSES, does: NoEffect, about: "prompts are cached by what they begin with" },
+];
+
+fn include(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let what = "an array of `message.output_text.logprobs`";
+    for one in value.as_array().ok_or_else(|| expected(what, value))? {
+        if one != "message.output_text.logprobs" {
+            return Err(format!("can't be honoured: {one}"));
+        }
+        asked.wants_logprobs = true;
+    }
+    Ok(())
+}
+
+fn text_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let object = value
+        .as_object()
+        .ok_or_else(|| expected("an object", value))?;
+    for (name, value) in object {
+        match name.as_str() {
+            "format" if value.is_null() => {}
+            "format" => {
+                let held = tools::read_format(&in_object(value, "json_schema"));
+                let held = held.map_err(|why| format!("`format`: {why}"))?;
+                asked.hold(held.map(|held| Held {
+                    field: "text",
+                    place: "/text/format/schema",
+                    ..held
+                }));
+            }
+            "verbosity" if value.is_null() || value == "medium" => {}
+            "verbosity" => return Err("`verbosity`: can't be honoured: only `medium`".to_owned()),
+            other => return Err(format!("`{other}`: no such option")),
+        }
+    }
+    Ok(())
+}
+
+/// As chats have it: all but the type in an object of its own.
+fn in_object(value: &Value, name: &str) -> Value {
+    let mut inner = value.clone();
+    if let Some(object) = inner.as_object_mut() {
+        object.remove("type");
+    }
+    json!({ "type": value["type"], name: inner })
+}
+
+fn as_of_chat(value: &Value) -> Value {
+    in_object(value, "function")
+}
+
+fn offered(value: &Value) -> Result<Vec<Tool>, String> {
+    let functions = value
+        .as_array()
+        .map(|all| all.iter().map(as_of_chat).collect());
+    let mut tools = tools::read(functions.as_ref().unwrap_or(value))?;
+    for (index, tool) in tools.iter_mut().enumerate() {
+        tool.place = format!("/tools/{index}/parameters");
+    }
+    Ok(tools)
+}
+
+fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let of_chat = match value["type"].as_str() {
+        Some("function") => as_of_chat(value),
+        Some("allowed_tools") => {
+            let names = value["tools"].as_array();
+            let names: Option<Value> = names.map(|all| all.iter().map(as_of_chat).collect());
+            json!({ "type": "allowed_tools", "allowed_tools": { "mode": value["mode"], "tools": names } })
+        }
+        _ => value.clone(),
+    };
+    tools::read_choice(&of_chat, &mut asked.tools)
+}
+
+/// A choice as responses tell it.
+pub(in crate::serve) fn choice_json(choice: &Choice) -> Value {
+    match choice {
+        Choice::Auto => json!("auto"),
+        Choice::None => json!("none"),
+        Choice::Required => json!("required"),
+        Choice::Named(name) => json!({ "type": "function", "name": name }),
+    }
+}

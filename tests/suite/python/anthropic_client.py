@@ -1,0 +1,89 @@
+"""Anthropic's official client against two servers, as in `openai_client.py`."""
+
+import json
+import sys
+
+import anthropic
+
+url, model, echo_url, key = sys.argv[1:]
+client = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60)
+echo = anthropic.Anthropic(base_url=echo_url, api_key=key, max_retries=0, timeout=60)
+ECHO = "model.echo"
+
+user = [{"role": "user", "content": [{"type": "text", "text": "What is the capital of France?"}]}]
+# What the client does not know any more goes beside what it knows.
+greedy = {"temperature": 0}
+asked = dict(model=model, system=[{"type": "text", "text": "Be brief."}], messages=user, extra_body=greedy, max_tokens=24)
+whole = client.messages.create(**asked)
+text = whole.content[0].text
+assert "Paris" in text and whole.type == "message" and whole.role == "assistant", whole
+assert whole.stop_reason in ("end_turn", "max_tokens") and whole.usage.output_tokens <= 24
+counted = client.messages.count_tokens(model=model, system=asked["system"], messages=user)
+usage = whole.usage
+assert counted.input_tokens == usage.input_tokens + usage.cache_read_input_tokens, (counted, usage)
+
+# The client's own accumulator takes the stream.
+with client.messages.stream(**asked) as stream:
+    kinds = [event.type for event in stream]
+    final = stream.get_final_message()
+assert final.content[0].text == text and final.stop_reason == whole.stop_reason
+assert final.usage.output_tokens == usage.output_tokens
+assert kinds[0] == "message_start" and kinds[-1] == "message_stop", kinds
+assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
+with client.messages.stream(**asked) as stream:
+    assert "".join(stream.text_stream) == text
+stopped = client.messages.create(**{**asked, "stop_sequences": ["Paris"]})
+assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == "Paris"
+assert client.messages.create(**{**asked, "max_tokens": 1}).stop_reason == "max_tokens"
+
+# Structured output, and a tool that has to be called, by a real model.
+schema = {"type": "object", "properties": {"city": {"type": "string"}, "population": {"type": "integer"}},
+          "required": ["city", "population"], "additionalProperties": False}
+where = dict(model=model, messages=[{"role": "user", "content": "Where is the Eiffel Tower?"}], max_tokens=200, extra_body=greedy)
+held = client.messages.create(**where, output_config={"format": {"type": "json_schema", "schema": schema}})
+assert set(json.loads(held.content[0].text)) == {"city", "population"}, held
+tools = [{"name": "remember", "description": "Remembers a place", "input_schema": schema}]
+forced = client.messages.create(**where, tools=tools, tool_choice={"type": "tool", "name": "remember"})
+assert forced.stop_reason == "tool_use" and set(forced.content[-1].input) == {"city", "population"}, forced
+
+# Tools: what is said calls them, what they give is said again.
+call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+asked = dict(model=ECHO, extra_body=greedy, max_tokens=500, tools=[{"name": "weather", "description": "of a city", "input_schema": schema}])
+messages = [{"role": "user", "content": call}]
+whole = echo.messages.create(**asked, messages=messages)
+block = whole.content[-1]
+assert whole.stop_reason == "tool_use" and block.type == "tool_use" and block.input == {"city": "Paris"}, whole
+with echo.messages.stream(**asked, messages=messages) as stream:
+    assert any(event.type == "input_json" for event in stream)
+    final = stream.get_final_message()
+assert final.content[-1].input == {"city": "Paris"} and final.content[-1].name == "weather", final
+messages += [{"role": "assistant", "content": whole.content},
+             {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"}]}]
+answer = echo.messages.create(**asked, messages=messages)
+assert "sunny" in answer.content[0].text and answer.stop_reason == "end_turn", answer
+
+
+def refused(kind, call, word):
+    try:
+        call()
+    except kind as error:
+        assert error.request_id, error
+        assert error.body["type"] == "error" and error.body["error"]["type"] == word, error.body
+        return error
+    raise AssertionError(f"expected {kind.__name__}")
+
+
+hi = [{"role": "user", "content": "Hi"}]
+refused(anthropic.NotFoundError, lambda: client.messages.create(model="another", messages=hi, max_tokens=1), "not_found_error")
+error = refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_body={"frobnicate": 1}), "invalid_request_error")
+assert "frobnicate" in str(error), error
+image = [{"role": "user", "content": [{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}]}]
+error = refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=image, max_tokens=1), "invalid_request_error")
+assert "messages[0].content[0]" in str(error), error
+long = [{"role": "user", "content": "word " * 20000}]
+refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=long, max_tokens=1, stream=True), "invalid_request_error")
+refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"anthropic-version": "2001-01-01"}), "invalid_request_error")
+refused(anthropic.AuthenticationError, lambda: echo.with_options(api_key="wrong").messages.create(model=ECHO, messages=hi, max_tokens=1), "authentication_error")
+refused(anthropic.InternalServerError, lambda: echo.messages.count_tokens(model=ECHO, messages=hi), "api_error")
+print("fine")
