@@ -145,10 +145,9 @@ def by_run(program, model, tokens, threads, seed, home):
     out = subprocess.run([str(part) for part in command], capture_output=True, env={**os.environ, "HOME": home})
     if out.returncode != 0:
         fail(f"run: {out.stderr.decode(errors='replace').strip()}")
-    completion = json.loads(out.stdout)
-    completion = completion.get("completion", completion)
-    count = completion["completion_tokens"]
-    return (count - 1) / completion["decode_s"], count
+    told = json.loads(out.stdout)
+    count = told["usage"]["completion_tokens"]
+    return (count - 1) / told["timings"]["decode_s"], count
 
 
 def by_serve(server, model, tokens, seed):
@@ -162,18 +161,46 @@ def by_serve(server, model, tokens, seed):
     return (count - 1) / (events[-1][1] - pieces[0]), count
 
 
+def beside_the_engine(pid):
+    """Processor seconds of all threads of a process but the engine's; `None` where the system doesn't tell."""
+    seconds = 0
+    try:
+        ticks = os.sysconf("SC_CLK_TCK")
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        seconds = int(fields[11]) + int(fields[12])
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            if name.startswith(("backplane-engin", "backplane-cpu")):
+                seconds -= int(fields.split()[11]) + int(fields.split()[12])
+        return seconds / ticks
+    except (OSError, ValueError):
+        return None
+
+
 def overhead(arguments, server, model, home):
-    """How much slower a stream is than a run, in hundredths."""
-    shares = []
+    """How much slower a stream is than a run, in hundredths; and what threads other than the engine's took."""
+    shares, generating, beside = [], 0, 0
     for number in range(arguments.rounds * 2):
         seed = 10 + number
-        run, run_count = by_run(arguments.program, arguments.model, arguments.single, arguments.threads, seed, home)
-        served, served_count = by_serve(server, model, arguments.single, seed)
+        def run():
+            return by_run(arguments.program, arguments.model, arguments.single, arguments.threads, seed, home)
+        before = beside_the_engine(server.child.pid)
+        # In turns, also of who is first.
+        if number % 2:
+            (ran, run_count), (served, served_count) = run(), by_serve(server, model, arguments.single, seed)
+        else:
+            (served, served_count), (ran, run_count) = by_serve(server, model, arguments.single, seed), run()
         if run_count != served_count:
             fail(f"with one seed run made {run_count} tokens, serve {served_count}")
-        shares.append((1 - served / run) * 100)
-        print(f"  {run_count} tokens: run {run:.1f}, serve {served:.1f} tokens/s: {shares[-1]:+.1f} %", flush=True)
-    print(f"overhead of serving: {statistics.median(shares):.1f} % (median of {len(shares)})")
+        shares.append((1 - served / ran) * 100)
+        if before is not None:
+            generating += served_count / served
+            beside += beside_the_engine(server.child.pid) - before
+        print(f"  {run_count} tokens: run {ran:.1f}, serve {served:.1f} tokens/s: {shares[-1]:+.1f} %", flush=True)
+    low, _, high = statistics.quantiles(shares, n=4)
+    print(f"overhead of serving: {statistics.median(shares):.1f} % (median of {len(shares)}, middle half {low:.1f} to {high:.1f})")
+    if generating:
+        print(f"threads beside the engine took {beside / generating * 100:.1f} % of one processor while it generated")
 
 
 def main():

@@ -24,8 +24,10 @@ use std::sync::Arc;
 
 /// Context where the caller names none and the model allows it.
 const DEFAULT_CONTEXT: usize = 4096;
-/// Sequences side by side where the caller names none.
-const DEFAULT_PARALLEL: usize = 4;
+/// Sequences side by side where the caller names none, and the whole contexts that the cache then has room for: many short texts run
+/// side by side, of the longest as many as memory is held for.
+const DEFAULT_PARALLEL: usize = 32;
+const DEFAULT_CONTEXTS: usize = 4;
 /// Most pages of a cache: 67 million positions, beyond any model and any memory of today.
 const MAX_PAGES: usize = 1 << 22;
 /// Most sequences side by side.
@@ -219,7 +221,8 @@ impl TextBackend {
             max_step_tokens,
             page_size,
         } = self.options;
-        let contexts = context.div_ceil(page_size).saturating_mul(parallel);
+        let whole = options.parallel.map_or(DEFAULT_CONTEXTS, |_| parallel);
+        let contexts = context.div_ceil(page_size).saturating_mul(whole);
         let pages = match extras.cache_tokens {
             None => contexts,
             // More than what can ever be in use is of use for prompts that begin alike.
@@ -229,7 +232,7 @@ impl TextBackend {
             let (field, message) = match extras.cache_tokens {
                 None => (
                     "context",
-                    format!("context: {parallel} contexts of {context} tokens are"),
+                    format!("context: {whole} contexts of {context} tokens are"),
                 ),
                 Some(tokens) => ("cache_tokens", format!("cache_tokens: {tokens} are")),
             };

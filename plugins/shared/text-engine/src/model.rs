@@ -18,8 +18,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-/// How often a waiting caller asks its sink whether to stop.
+/// How soon a waiting caller asks its sink whether to stop, and how seldom at last while nothing comes: where many wait, those who
+/// ask take the processor from the engine.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
+const SELDOM: Duration = Duration::from_millis(40);
 
 /// What makes up a loaded model; its capabilities share it.
 pub(crate) struct Parts {
@@ -319,10 +321,17 @@ impl Call {
 
     /// Hands events to the sink until every request has ended.
     fn wait(&mut self, sink: &mut dyn BatchSink) {
+        let mut pause = POLL;
         while self.requests.iter().any(|request| request.result.is_none()) {
-            match self.receiver.recv_timeout(POLL) {
-                Ok((index, message)) => self.take(index, message, sink),
-                Err(RecvTimeoutError::Timeout) => self.poll(sink),
+            match self.receiver.recv_timeout(pause) {
+                Ok((index, message)) => {
+                    pause = POLL;
+                    self.take(index, message, sink);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    pause = (2 * pause).min(SELDOM);
+                    self.poll(sink);
+                }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
         }
