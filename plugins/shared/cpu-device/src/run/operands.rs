@@ -3,7 +3,7 @@
 use super::frame::Parts;
 use crate::activations::{Group32, Group256, Wide, quantise_row32, quantise_row256, quantise_wide};
 use crate::isa::Isa;
-use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, WIDE_FROM, scratch_lines};
+use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, WIDE32_FROM, scratch_lines};
 use crate::lower::Kernel;
 use crate::memory::{Buffer, Zeroed};
 use backplane_program::DeviceError;
@@ -163,7 +163,7 @@ fn demands(
     kernel: &Kernel,
     rows: impl Fn(backplane_program::ValueId) -> usize,
 ) -> impl Iterator<Item = Demand> {
-    let few = |rows: Option<usize>| rows.map(|rows| rows.min(WIDE_FROM - 1));
+    let few = |rows: Option<usize>| rows.map(|rows| rows.min(WIDE32_FROM - 1));
     let demands: Vec<Demand> = match kernel {
         Kernel::Linears(linears) => {
             let (rows, cols) = (rows(linears.x), linears.parts[0].matrix.cols);

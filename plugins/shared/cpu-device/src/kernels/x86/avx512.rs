@@ -8,7 +8,7 @@
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Line, Operand, Tile, WIDE_FROM};
+use super::super::{Line, Operand, Tile, WIDE_FROM, WIDE32_FROM};
 use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::Group256;
@@ -165,7 +165,7 @@ matmul_whole!(matmul_q6_k_avx512, Q6K, 256);
 pub(super) fn wide(ty: TensorType, tokens: usize) -> bool {
     use TensorType::{IQ4_NL, MXFP4, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K, Q8_0};
     match ty {
-        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 => tokens >= WIDE_FROM,
+        Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | IQ4_NL | MXFP4 => tokens >= WIDE32_FROM,
         Q4_K | Q5_K | Q6_K => true,
         _ => false,
     }
