@@ -41,20 +41,14 @@ impl Drop for Gone {
 /// Too much is asked at once, the model is not there, or it failed.
 pub(super) async fn call<T: Send + 'static>(
     app: &Arc<App>,
-    served: &Served,
+    served: &Arc<Served>,
     work: impl FnOnce(&Model, &Stop) -> Result<T> + Send + 'static,
 ) -> std::result::Result<T, Problem> {
-    let model = served.model()?.clone();
     if app.is_stopping() {
         return Err(Problem::unavailable("the server is stopping", None));
     }
-    let permit = app.replies.clone().try_acquire_owned();
-    let permit = permit.map_err(|_| {
-        let most = app.options.replies;
-        Problem::busy(format!(
-            "one more than the {most} at once that are answered"
-        ))
-    })?;
+    let room = app.queue.enter(1)?.room().await?;
+    let model = app.models.acquire(served, None).await?;
     let stop = Stop {
         gone: Arc::default(),
         app: app.clone(),
@@ -64,7 +58,7 @@ pub(super) async fn call<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(move || {
         let renewed = app.registry.renew(&model);
         let answer = renewed.and_then(|()| work(&model, &stop));
-        drop(permit);
+        drop((model, room));
         answer
     });
     let answer = done

@@ -133,6 +133,19 @@ impl Problem {
         }
     }
 
+    /// It took longer than it may.
+    pub(super) fn timed_out(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, message)
+    }
+
+    /// The same, with another time after which to try again.
+    pub(super) fn after(self, seconds: u32) -> Self {
+        Self {
+            retry_after: Some(seconds.max(1)),
+            ..self
+        }
+    }
+
     /// Not for this caller.
     pub(super) fn forbidden(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "permission_error", message)
@@ -149,6 +162,16 @@ impl Problem {
     /// Something here went wrong.
     pub(super) fn internal(message: impl Into<String>) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message)
+    }
+
+    /// An error of a backend; where the prompt does not fit, with the tokens that were asked for besides.
+    pub(super) fn of(error: &Error, asked: Option<u32>) -> Self {
+        let mut problem = Self::from(error);
+        let overflow = problem.code == Some("context_length_exceeded");
+        if let Some(asked) = asked.filter(|_| overflow) {
+            problem.message += &format!("; a reply of up to {asked} tokens was asked for");
+        }
+        problem
     }
 
     /// As OpenAI writes it.

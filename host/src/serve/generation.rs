@@ -5,9 +5,11 @@ use super::errors::Problem;
 use super::fields::Asked;
 use super::http::App;
 use super::metrics::Series;
-use super::models::Served;
+use super::models::{Served, Use};
+use super::queue::{Place, Room};
 use super::tools::{Call, Held, Piece, Plan, Reader, Tools};
 use crate::error::Result;
+use crate::manifest::KeepAlive;
 use crate::registry::{Model, Reply};
 use backplane_plugin_api::sdk::Sink;
 use backplane_plugin_api::types::{
@@ -17,7 +19,6 @@ use backplane_plugin_api::types::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// One generation.
@@ -141,7 +142,10 @@ impl Answer {
     /// How it ended.
     pub(super) fn ended(&self) -> Ended {
         match self.reply.completion.finish_reason {
-            FinishReason::Length | FinishReason::ContextFull => Ended::Length,
+            // One that was cancelled and is told all the same had no more time.
+            FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => {
+                Ended::Length
+            }
             _ if !self.calls.is_empty() => Ended::ToolCalls,
             FinishReason::StopString => Ended::StopString,
             _ => Ended::Stop,
@@ -166,62 +170,144 @@ pub(super) struct Running {
     _cancel: Cancel,
 }
 
-/// Starts generations; `pieces` are told as they come, else the ends alone.
+/// Starts generations, once there is room and their model is loaded; `pieces` are told as they come, else the ends alone.
 ///
 /// # Errors
-/// Too many run already.
+/// Too many wait already.
 pub(super) fn start(
     app: &Arc<App>,
-    served: &Served,
+    served: &Arc<Served>,
     jobs: Vec<Job>,
     pieces: bool,
 ) -> std::result::Result<Running, Problem> {
-    let model = served.model()?.clone();
+    start_keeping(app, served, None, jobs, pieces)
+}
+
+/// The same, and says how long the model stays loaded after it.
+///
+/// # Errors
+/// Too many wait already.
+pub(super) fn start_keeping(
+    app: &Arc<App>,
+    served: &Arc<Served>,
+    keep: Option<KeepAlive>,
+    jobs: Vec<Job>,
+    pieces: bool,
+) -> std::result::Result<Running, Problem> {
     if app.is_stopping() {
         return Err(Problem::unavailable("the server is stopping", None));
     }
     let (tell, told) = unbounded_channel();
     let cancel = Arc::new(AtomicBool::new(false));
     let count = jobs.len();
-    // All or none, so that no request waits for what another has.
-    let wanted = u32::try_from(count).unwrap_or(u32::MAX);
-    let permits = app.replies.clone().try_acquire_many_owned(wanted);
-    let mut permits = permits.map_err(|_| {
-        let most = app.options.replies;
-        Problem::busy(format!(
-            "{count} more replies than the {most} at once that are made"
-        ))
-    })?;
-    for (index, job) in jobs.into_iter().enumerate() {
-        let permit = permits.split(1);
-        let teller = Teller {
-            index,
-            pieces,
-            begun: false,
-            reader: Reader::plain(),
-            plan: Plan::default(),
-            tell: tell.clone(),
-            cancel: cancel.clone(),
-            app: app.clone(),
-            meter: Meter::new(app, &served.id, &model.backend()),
-        };
-        let (app, model, id) = (app.clone(), model.clone(), served.id.clone());
-        let failed = tell.clone();
-        let run = move || teller.run(&app, &model, &id, job, permit);
-        let thread = std::thread::Builder::new().name(format!("reply of {}", served.id));
-        if let Err(error) = thread.spawn(run) {
-            let result = Err(Problem::internal(format!(
-                "no thread for the reply: {error}"
-            )));
-            let _ = failed.send(Told::Done { index, result });
-        }
-    }
+    let place = app.queue.enter(count)?;
+    let exchange = access::current();
+    let begun = exchange.as_ref().map_or_else(Instant::now, |it| it.begun);
+    let reply_time = app.options.reply_time.0;
+    let waiting = Waiting {
+        app: app.clone(),
+        served: served.clone(),
+        keep,
+        jobs,
+        pieces,
+        tell,
+        cancel: cancel.clone(),
+        until: reply_time.and_then(|time| begun.checked_add(time)),
+    };
+    match exchange {
+        Some(exchange) => tokio::spawn(exchange.run(waiting.begin(place))),
+        None => tokio::spawn(waiting.begin(place)),
+    };
     Ok(Running {
         told,
         count,
         quiet: app.options.heartbeat,
         _cancel: Cancel(cancel),
     })
+}
+
+/// Generations that have not begun.
+struct Waiting {
+    app: Arc<App>,
+    served: Arc<Served>,
+    keep: Option<KeepAlive>,
+    jobs: Vec<Job>,
+    pieces: bool,
+    tell: UnboundedSender<Told>,
+    cancel: Arc<AtomicBool>,
+    /// When they are to have ended.
+    until: Option<Instant>,
+}
+
+impl Waiting {
+    /// Begins them when there is room and the model is there; not at all where the client goes away before that.
+    async fn begin(self, place: Place) {
+        let since = Instant::now();
+        let (app, tell) = (self.app.clone(), self.tell.clone());
+        let ready = async {
+            let room = place.room().await?;
+            let model = app.models.acquire(&self.served, self.keep).await?;
+            Ok((room, model))
+        };
+        let late = async {
+            match self.until {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => std::future::pending().await,
+            }
+        };
+        let ready = tokio::select! {
+            ready = ready => ready,
+            () = tell.closed() => return,
+            () = app.cut() => Err(Problem::unavailable("the server is stopping", None)),
+            () = late => Err(too_slow(&app)),
+        };
+        match ready {
+            Ok((room, model)) => self.run(room, model, since.elapsed()),
+            Err(problem) => {
+                let result = Err(problem);
+                // One that does not listen any more has gone away.
+                let _ = tell.send(Told::Done { index: 0, result });
+            }
+        }
+    }
+
+    /// Runs each on a thread of its own.
+    fn run(self, mut room: Room, model: Use, waited: Duration) {
+        let id = self.served.id.clone();
+        let model = Arc::new(model);
+        for (index, job) in self.jobs.into_iter().enumerate() {
+            let teller = Teller {
+                index,
+                pieces: self.pieces,
+                begun: false,
+                reader: Reader::plain(),
+                plan: Plan::default(),
+                tell: self.tell.clone(),
+                cancel: self.cancel.clone(),
+                app: self.app.clone(),
+                meter: Meter::new(&self.app, &id, &model.backend()),
+                waited,
+                until: self.until,
+            };
+            let (model, room) = (model.clone(), room.split());
+            let run = move || teller.run(model, job, room);
+            let thread = std::thread::Builder::new().name(format!("reply of {id}"));
+            if let Err(error) = thread.spawn(run) {
+                let result = Err(Problem::internal(format!(
+                    "no thread for the reply: {error}"
+                )));
+                let _ = self.tell.send(Told::Done { index, result });
+            }
+        }
+    }
+}
+
+/// A reply of which nothing was said in its time.
+fn too_slow(app: &App) -> Problem {
+    let time = app.options.reply_time;
+    Problem::timed_out(format!(
+        "nothing was said within the {time} that a reply may take"
+    ))
 }
 
 impl Running {
@@ -351,41 +437,38 @@ struct Teller {
     cancel: Arc<AtomicBool>,
     app: Arc<App>,
     meter: Meter,
+    /// How long it waited for room and its model.
+    waited: Duration,
+    /// When it is to have ended.
+    until: Option<Instant>,
 }
 
 impl Teller {
-    fn run(
-        mut self,
-        app: &App,
-        model: &Model,
-        id: &str,
-        mut job: Job,
-        permit: Option<OwnedSemaphorePermit>,
-    ) {
-        let result = self.answer(app, model, id, &mut job);
+    fn run(mut self, model: Arc<Use>, mut job: Job, room: Room) {
+        let result = self.answer(&model, &mut job);
         let answer = result.as_ref().ok();
         self.meter.ended(answer.map(|answer| &answer.reply));
         let Self {
             index, tell, meter, ..
         } = self;
         // Before its end is told, so that who waits for it finds room and counts.
-        drop(permit);
+        drop(room);
+        if result.is_ok() {
+            model.measure();
+        }
+        drop(model);
         drop(meter);
         // One that does not listen any more has gone away.
         let _ = tell.send(Told::Done { index, result });
     }
 
-    fn answer(
-        &mut self,
-        app: &App,
-        model: &Model,
-        id: &str,
-        job: &mut Job,
-    ) -> std::result::Result<Box<Answer>, Problem> {
+    fn answer(&mut self, model: &Use, job: &mut Job) -> std::result::Result<Box<Answer>, Problem> {
+        let (app, id) = (self.app.clone(), &model.served().id);
         let request = self.meter.request().to_owned();
+        let asked = job.options().max_tokens;
         let failed = |error: crate::error::Error| {
             tracing::warn!(request, "{id}: {error}");
-            Problem::from(&error)
+            Problem::of(&error, asked)
         };
         app.registry.renew(model).map_err(failed)?;
         self.plan = job.prepare(model)?;
@@ -405,11 +488,13 @@ impl Teller {
             }
             if self.has_enough() {
                 completion.finish_reason = FinishReason::Stop;
+            } else if self.is_late() && completion.completion_tokens == 0 {
+                return Err(too_slow(&app));
             }
         }
-        if let Some(served) = app.models.iter().find(|one| one.id == id) {
-            served.has_answered();
-        }
+        completion.queue_s += self.waited.as_secs_f64();
+        model.served().has_answered();
+        let late = completion.finish_reason == FinishReason::Cancelled && self.is_late();
         let cut = !matches!(
             completion.finish_reason,
             FinishReason::Stop | FinishReason::StopString
@@ -417,12 +502,23 @@ impl Teller {
         let last = self.reader.finish(cut);
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
-        Ok(Box::new(Answer::new(reply, reader, &self.plan)))
+        let mut answer = Answer::new(reply, reader, &self.plan);
+        if late {
+            let time = app.options.reply_time;
+            let notice = format!("the reply was ended after the {time} that one may take");
+            answer.notices.push(notice);
+        }
+        Ok(Box::new(answer))
     }
 
     /// Reads a reply from its beginning.
     fn take_up(&mut self) {
         self.reader = self.plan.reader();
+    }
+
+    /// Whether its time is over.
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Whether all calls that it may make are made.
@@ -503,6 +599,9 @@ impl Sink for Teller {
     }
 
     fn should_stop(&self) -> bool {
-        self.cancel.load(Ordering::Acquire) || self.app.is_cut_off() || self.has_enough()
+        self.cancel.load(Ordering::Acquire)
+            || self.app.is_cut_off()
+            || self.is_late()
+            || self.has_enough()
     }
 }

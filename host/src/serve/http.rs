@@ -3,7 +3,8 @@
 use super::errors::Problem;
 use super::keys::Keys;
 use super::metrics::Metrics;
-use super::models::Served;
+use super::models::Models;
+use super::queue::Queue;
 use super::tls::Tls;
 use super::{Notice, Options, Tell};
 use crate::registry::Registry;
@@ -15,9 +16,8 @@ use serde_json::{Map, Value};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 /// Time in which a request has to be whole.
 const BODY_TIME: Duration = Duration::from_secs(60);
@@ -28,7 +28,7 @@ pub(super) struct App {
     pub(super) options: Options,
     /// Who is told.
     pub(super) tell: Tell,
-    pub(super) models: Vec<Served>,
+    pub(super) models: Arc<Models>,
     /// Who may ask; `None` lets all.
     pub(super) keys: Option<Keys>,
     pub(super) tls: Option<Tls>,
@@ -37,19 +37,19 @@ pub(super) struct App {
     /// When it was started, in seconds since 1970.
     pub(super) started: u64,
     /// Room for replies.
-    pub(super) replies: Arc<Semaphore>,
+    pub(super) queue: Arc<Queue>,
     /// Set when no request is taken any more.
     stopping: watch::Sender<bool>,
     /// Set when replies that run are cut off.
-    cut_off: AtomicBool,
+    cut_off: watch::Sender<bool>,
 }
 
 impl App {
     pub(super) fn new(
         registry: Arc<Registry>,
         options: Options,
-        models: Vec<Served>,
         tell: Tell,
+        runtime: tokio::runtime::Handle,
     ) -> crate::error::Result<Self> {
         let keys = options.api_keys.as_deref().map(Keys::open).transpose()?;
         let keys = keys.map(|(keys, note)| {
@@ -58,16 +58,24 @@ impl App {
         });
         let tls = Tls::open(&options)?;
         let now = SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let metrics: Arc<Metrics> = Arc::default();
+        let models = Models::new(
+            registry.clone(),
+            &options,
+            tell.clone(),
+            metrics.clone(),
+            runtime,
+        )?;
         Ok(Self {
             registry,
             models,
             keys,
             tls,
-            metrics: Arc::default(),
+            metrics,
             started: now.map_or(0, |now| now.as_secs()),
-            replies: Arc::new(Semaphore::new(options.replies as usize)),
+            queue: Queue::new(options.replies, options.queue, options.queue_time),
             stopping: watch::Sender::new(false),
-            cut_off: AtomicBool::new(false),
+            cut_off: watch::Sender::new(false),
             options,
             tell,
         })
@@ -122,11 +130,17 @@ impl App {
     }
 
     pub(super) fn cut_off(&self) {
-        self.cut_off.store(true, Ordering::Release);
+        self.cut_off.send_replace(true);
+    }
+
+    /// Ends when replies are cut off.
+    pub(super) async fn cut(&self) {
+        let mut cut = self.cut_off.subscribe();
+        let _ = cut.wait_for(|cut| *cut).await;
     }
 
     pub(super) fn is_cut_off(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire)
+        *self.cut_off.borrow()
     }
 }
 

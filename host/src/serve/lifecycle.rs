@@ -2,7 +2,7 @@
 
 use super::connection::{connect, raise_limit};
 use super::http::{App, Peer};
-use super::models::Served;
+use super::models;
 use super::{Notice, Options, Tell, operator, routes};
 use crate::error::{Error, Result, plain};
 use crate::registry::{Registry, Watch};
@@ -17,7 +17,6 @@ const CUT_TIME: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop.
 pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Result<()> {
-    let models = Served::all(&options)?;
     raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -27,7 +26,12 @@ pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Resu
         .map_err(|error| {
             Error::usage(format!("no threads to serve with: {}", plain(&error)), "")
         })?;
-    let app = Arc::new(App::new(registry, options, models, tell.clone())?);
+    let app = Arc::new(App::new(
+        registry,
+        options,
+        tell.clone(),
+        runtime.handle().clone(),
+    )?);
     let result = runtime.block_on(serve(app.clone(), tell));
     // Calls that don't end must not keep the process.
     runtime.shutdown_timeout(Duration::from_secs(1));
@@ -60,6 +64,14 @@ async fn serve(app: Arc<App>, tell: Tell) -> Result<()> {
     });
 
     let router = routes::router(app.clone());
+    if let Some(folder) = app.models.names().folder() {
+        let count = app.models.names().all().len();
+        let folder = folder.display();
+        let note =
+            format!("{count} models to load when they are asked for; the model folder is {folder}");
+        tell(Notice::Note(note));
+    }
+    tokio::spawn(app.models.clone().unload_idle());
     let mut loaded = load(&app, &tell);
     let mut loading = true;
     let connections = GracefulShutdown::new();
@@ -92,6 +104,12 @@ async fn serve(app: Arc<App>, tell: Tell) -> Result<()> {
         app.cut_off();
         let _ = tokio::time::timeout(CUT_TIME, ended).await;
     }
+    let models = app.models.clone();
+    let closed = tokio::task::spawn_blocking(move || models.close());
+    if tokio::time::timeout(CUT_TIME, closed).await.is_err() {
+        let note = format!("models that have not closed after {CUT_TIME:?} are left");
+        tell(Notice::Note(note));
+    }
     Ok(())
 }
 
@@ -106,15 +124,14 @@ fn load(app: &Arc<App>, tell: &Tell) -> oneshot::Receiver<Result<()>> {
             .watch
             .0
             .map(|every| (every, Watch::new(app.registry.clone())));
-        for served in &app.models {
+        for served in app.models.names().at_start() {
             if app.is_stopping() {
                 return;
             }
-            if let Err(error) = served.load(&app.registry, &app.options, &tell) {
+            if let Err(error) = models::start(&app.models, &served, &tell) {
                 let _ = done.send(Err(error));
                 return;
             }
-            app.metrics.loads.add([served.id.clone()], 1);
         }
         let _ = done.send(Ok(()));
         if let Some((every, watch)) = watch {

@@ -308,8 +308,8 @@ impl Metrics {
 
 /// Of what is served now: readiness, room, and what the engines tell.
 fn write_now(app: &App, engines: &[Engine], page: &mut Page) {
-    let most = f64::from(app.options.replies);
-    let free = app.replies.available_permits() as f64;
+    let most = f64::from(app.queue.most());
+    let free = app.queue.free() as f64;
     page.gauge(
         "backplane_reply_slots",
         "Most replies at once, of all models.",
@@ -320,10 +320,15 @@ fn write_now(app: &App, engines: &[Engine], page: &mut Page) {
         "Of these, how many are taken.",
         most - free,
     );
+    page.gauge(
+        "backplane_replies_waiting",
+        "Replies that wait for one of these.",
+        f64::from(app.queue.waiting()),
+    );
     let name = "backplane_model_ready";
     page.family(name, Kind::Gauge, "1 where a model has answered and can.");
-    for served in &app.models {
-        let ready = served.unready().is_none();
+    for served in app.models.names().at_start() {
+        let ready = app.models.unready(&served).is_none();
         page.sample(name, &[("model", &served.id)], f64::from(u8::from(ready)));
     }
     // One family after the other, as the format wants it; the engines may know different ones.
@@ -357,7 +362,7 @@ struct Engine {
 /// Asks the engines of the models that are loaded.
 fn engines(app: &App) -> Vec<Engine> {
     let loaded = app.models.iter().filter_map(|served| {
-        let model = served.loaded()?;
+        let model = app.models.loaded(&served)?;
         let numbers = model.metrics().into_iter();
         Some(Engine {
             model: served.id.clone(),

@@ -15,7 +15,7 @@
 //! | what of a reply is text and what a call | `tools/` |
 //!
 //! Invariants: nothing in a request is ignored silently: an unknown field is refused by its name. Nothing of HTTP is known
-//! outside this folder. A model is never named by a path: only those that the operator loaded are served.
+//! outside this folder. A model is never named by a path: only those that the operator named, or that are in the model folder where they are served.
 
 mod access;
 mod anthropic;
@@ -36,6 +36,7 @@ mod ollama;
 mod openai;
 mod operator;
 mod page;
+mod queue;
 mod reply;
 mod routes;
 mod settings;

@@ -1,13 +1,13 @@
 //! What operators ask: is it alive, is it ready, which backends are there, and reload.
 
 use super::errors::Problem;
-use super::http::{App, Shared, json};
-use super::models::Served;
+use super::http::{self, App, Shared, json};
+use super::models::{Stopped, find};
 use super::{Notice, Tell};
 use crate::error::{Error, Result, plain};
 use crate::registry::{ModelOptions, Reloaded, Watch};
 use axum::body::{Body, to_bytes};
-use axum::extract::State;
+use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::Response;
 use hyper_util::rt::TokioIo;
@@ -23,7 +23,12 @@ pub(super) async fn alive() -> Response {
 
 /// Whether every model has answered, and if not, why.
 pub(super) async fn ready(State(app): Shared) -> Response {
-    let mut reasons: Vec<String> = app.models.iter().filter_map(Served::unready).collect();
+    let mut reasons: Vec<String> = {
+        let named = app.models.names().at_start().into_iter();
+        named
+            .filter_map(|served| app.models.unready(&served))
+            .collect()
+    };
     if app.is_stopping() {
         reasons.push("the server is stopping".to_owned());
     }
@@ -41,7 +46,7 @@ pub(super) async fn backends(State(app): Shared) -> Answer {
         let registry = &app.registry;
         let selection = registry.explain(None, &ModelOptions::default());
         let models = app.models.iter().filter_map(|served| {
-            let model = served.loaded()?;
+            let model = app.models.loaded(&served)?;
             Some(json!({
                 "id": served.id,
                 "backend": model.backend(),
@@ -85,6 +90,45 @@ pub(super) async fn reload(State(app): Shared) -> Answer {
         Ok(json(StatusCode::OK, &answer))
     })
     .await
+}
+
+/// The models that are loaded, with what they take and who uses them.
+pub(super) async fn ps(State(app): Shared) -> Answer {
+    blocking(move || {
+        let all = app.models.iter().map(|served| app.models.seen(&served));
+        let models: Vec<_> = all.filter(|seen| seen.state != "unloaded").collect();
+        let taken: u64 = models.iter().map(|seen| seen.size_bytes).sum();
+        let answer = json!({
+            "models": models,
+            "memory": { "used_bytes": taken, "limit_bytes": app.models.budget() },
+            "replies": {
+                "running": app.queue.most() as usize - app.queue.free(),
+                "waiting": app.queue.waiting(),
+                "limit": app.queue.most(),
+            },
+        });
+        Ok(json(StatusCode::OK, &answer))
+    })
+    .await
+}
+
+/// Unloads a model.
+pub(super) async fn stop(State(app): Shared, request: Request) -> Answer {
+    let body = http::read(&app, request).await?;
+    if let Some(other) = body.keys().find(|name| *name != "model") {
+        return Err(Problem::unsupported(other, "no such field"));
+    }
+    let name = body.get("model").and_then(Value::as_str);
+    let name = name.filter(|name| !name.is_empty());
+    let name = name.ok_or_else(|| Problem::field("model", "expected the name of a model"))?;
+    let served = find(&app.models, name)?;
+    let (state, in_use) = match app.models.stop(&served).await {
+        Stopped::Unloaded => ("unloaded", 0),
+        Stopped::WasNot => ("not loaded", 0),
+        Stopped::InUse(count) => ("unloading", count),
+    };
+    let answer = json!({ "model": served.id, "state": state, "in_use": in_use });
+    Ok(json(StatusCode::OK, &answer))
 }
 
 /// Work that blocks, off the threads that serve.

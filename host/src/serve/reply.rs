@@ -75,7 +75,7 @@ pub(super) trait Render: Send + Unpin + 'static {
 /// The request is refused, or failed before anything was sent.
 pub(super) async fn send(
     app: &Arc<App>,
-    served: &Served,
+    served: &Arc<Served>,
     jobs: Vec<Job>,
     stream: bool,
     mut render: impl Render,

@@ -44,7 +44,7 @@ pub(super) async fn tokenize(
         };
         Ok((tokens, texts, model.info().loaded_context))
     };
-    let (tokens, texts, context) = call(&app, served, work).await?;
+    let (tokens, texts, context) = call(&app, &served, work).await?;
     let mut answer = json!({
         "model": served.id,
         "count": tokens.len(),
@@ -77,7 +77,7 @@ pub(super) async fn detokenize(
         tokens.ok_or_else(|| Problem::field("tokens", "expected an array of token ids"))?;
     let served = find_or_only(&app.models, &asked.model)?;
     let work = move |model: &Model, _: &Stop| model.detokenize(&tokens, true);
-    let bytes = call(&app, served, work).await?;
+    let bytes = call(&app, &served, work).await?;
     let text = String::from_utf8_lossy(&bytes);
     // By vLLM's name and by llama-server's.
     let answer = json!({ "model": served.id, "prompt": text, "content": text });

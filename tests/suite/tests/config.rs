@@ -67,7 +67,7 @@ fn every_setting_says_where_it_comes_from() {
     let line = shown
         .out
         .lines()
-        .find(|line| line.starts_with("serve.port"));
+        .find(|line| line.trim_start().starts_with("serve.port"));
     let line = line.expect("a line");
     assert!(
         line.contains("9000") && line.contains("plugins.toml:2"),

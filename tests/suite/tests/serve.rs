@@ -363,7 +363,7 @@ fn a_second_server_on_a_port_says_so_and_ends() {
         ran.err
     );
     for (arguments, code, said) in [
-        (&["serve"][..], 2, "no model is named"),
+        (&["serve", "--on-demand=false"][..], 2, "no model is named"),
         (&["serve", "nowhere", "--port", "0"], 4, "nowhere"),
         (
             &["serve", "model.echo", "./model.echo", "--port", "0"],

@@ -35,7 +35,7 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Result<Respo
     let shape = Message::new(&served.id);
     let stream = asked.stream;
     let jobs = vec![Job::chat(asked, request)];
-    reply::send(&app, served, jobs, stream, shape).await
+    reply::send(&app, &served, jobs, stream, shape).await
 }
 
 /// Counts the tokens that a conversation gives the model.
@@ -57,7 +57,7 @@ pub(super) async fn count_tokens(
             Err(problem) => Err(problem),
         })
     };
-    let count = call(&app, served, work).await??;
+    let count = call(&app, &served, work).await??;
     Ok(http::json(
         StatusCode::OK,
         &json!({ "input_tokens": count }),

@@ -90,7 +90,7 @@ async fn vectors(
         extra: BTreeMap::new(),
     };
     let work = move |model: &Model, stop: &Stop| openai::embeddings::embed(model, &request, stop);
-    let (mut vectors, _) = call(app, served, work).await?;
+    let (mut vectors, _) = call(app, &served, work).await?;
     if let Some(wanted) = asked.ollama.dimensions {
         for vector in &mut vectors {
             cut(&mut vector.values, wanted as usize)?;

@@ -13,15 +13,17 @@ use super::errors::Problem;
 use super::fields::Asked;
 use super::http::App;
 use super::models::{Served, find};
+use std::sync::Arc;
 
 /// The model of a name; a tag that says `latest` says nothing.
 ///
 /// # Errors
 /// There is none, or it was loaded with a shorter context than is asked for.
-fn model<'a>(app: &'a App, asked: &Asked) -> Result<&'a Served, Problem> {
+fn model(app: &App, asked: &Asked) -> Result<Arc<Served>, Problem> {
     let name = asked.model.as_str();
     let served = find(&app.models, name.strip_suffix(":latest").unwrap_or(name))?;
-    let context = served.loaded().map(|model| model.info().loaded_context);
+    let loaded = app.models.loaded(&served);
+    let context = loaded.map(|model| model.info().loaded_context);
     if let (Some(wanted), Some(context)) = (asked.ollama.context, context)
         && u64::from(wanted) > context
     {

@@ -12,11 +12,12 @@ use axum::response::Response;
 use backplane_plugin_api::capability::EMBED;
 use backplane_plugin_api::types::ModelInfo;
 use serde_json::{Map, Value, json};
+use std::sync::Arc;
 
 /// The models that are served.
 pub(in crate::serve) async fn tags(State(app): Shared) -> Result<Response, Problem> {
     blocking(move || {
-        let one = |served: &Served| entry(served, served.info(&app.registry).as_ref());
+        let one = |served: Arc<Served>| entry(&served, app.models.info(&served).as_ref());
         let models: Vec<Value> = app.models.iter().map(one).collect();
         Ok(http::json(StatusCode::OK, &json!({ "models": models })))
     })
@@ -26,8 +27,8 @@ pub(in crate::serve) async fn tags(State(app): Shared) -> Result<Response, Probl
 /// Those of them that are loaded.
 pub(in crate::serve) async fn running(State(app): Shared) -> Response {
     let models = app.models.iter().filter_map(|served| {
-        let info = served.loaded()?.info();
-        let mut model = entry(served, Some(&info));
+        let info = app.models.loaded(&served)?.info();
+        let mut model = entry(&served, Some(&info));
         model["context_length"] = json!(info.loaded_context);
         Some(model)
     });
@@ -51,17 +52,19 @@ pub(in crate::serve) async fn show(
     super::model(&app, &asked)?;
     blocking(move || {
         let served = super::model(&app, &asked)?;
-        let info = served.info(&app.registry);
+        let info = app.models.info(&served);
         let info = info.ok_or_else(|| {
             let message = format!("no backend knows what {} is", served.id);
             Problem::unavailable(message, None)
         })?;
-        Ok(http::json(StatusCode::OK, &shown(served, &info)))
+        let loaded = app.models.loaded(&served);
+        let embeds = loaded.is_some_and(|model| model.text_model().capability(EMBED).is_some());
+        Ok(http::json(StatusCode::OK, &shown(&served, &info, embeds)))
     })
     .await
 }
 
-fn shown(served: &Served, info: &ModelInfo) -> Value {
+fn shown(served: &Served, info: &ModelInfo, embeds: bool) -> Value {
     let mut known = Map::new();
     known.insert("general.architecture".into(), json!(info.architecture));
     known.insert("general.parameter_count".into(), json!(info.parameters));
@@ -75,10 +78,6 @@ fn shown(served: &Served, info: &ModelInfo) -> Value {
         known.entry(name.as_str()).or_insert(value);
     }
     let template = info.chat_template.as_deref().unwrap_or_default();
-    let embeds = served.loaded().is_some_and(|model| {
-        let model = model.text_model();
-        model.capability(EMBED).is_some()
-    });
     let capabilities = [
         ("completion", true),
         ("tools", template.contains("tools")),

@@ -29,13 +29,13 @@ pub(in crate::serve) async fn chat(
     let asked = fields::read(Endpoint::OllamaChat, &body)?;
     let conversation = messages(body.get("messages").unwrap_or(&Value::Null))?;
     let served = super::model(&app, &asked)?;
-    let shape = Shape::new(served, &asked, true);
+    let shape = Shape::new(&served, &asked, true);
     if conversation.is_empty() {
-        return load(&app, served, &shape).await;
+        return load(&app, &served, &shape).await;
     }
     let stream = asked.stream;
     let jobs = vec![Job::chat(asked, conversation.into_messages())];
-    reply::send(&app, served, jobs, stream, shape).await
+    reply::send(&app, &served, jobs, stream, shape).await
 }
 
 /// Answers a prompt, by the model's template or, raw, without it.
@@ -54,9 +54,9 @@ pub(in crate::serve) async fn generate(
         ));
     }
     let served = super::model(&app, &asked)?;
-    let shape = Shape::new(served, &asked, false);
+    let shape = Shape::new(&served, &asked, false);
     if prompt.is_empty() {
-        return load(&app, served, &shape).await;
+        return load(&app, &served, &shape).await;
     }
     let stream = asked.stream;
     let job = if asked.ollama.raw {
@@ -73,11 +73,11 @@ pub(in crate::serve) async fn generate(
         conversation.say("user", prompt);
         Job::chat(asked, conversation.into_messages())
     };
-    reply::send(&app, served, vec![job], stream, shape).await
+    reply::send(&app, &served, vec![job], stream, shape).await
 }
 
 /// Nothing is asked but that the model be there.
-async fn load(app: &Arc<App>, served: &Served, shape: &Shape) -> Result<Response, Problem> {
+async fn load(app: &Arc<App>, served: &Arc<Served>, shape: &Shape) -> Result<Response, Problem> {
     call(app, served, |_: &Model, _: &Stop| Ok(())).await?;
     let mut answer = shape.line("", &[], true);
     answer["done_reason"] = json!("load");

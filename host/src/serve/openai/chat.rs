@@ -27,7 +27,7 @@ pub(in crate::serve) async fn create(
     let (choices, stream) = (asked.choices, asked.stream);
     let shape = Choices::new(Chat, frame, &asked, choices as usize);
     let jobs = Job::chat(asked, messages).choices(choices);
-    reply::send(&app, served, jobs, stream, shape).await
+    reply::send(&app, &served, jobs, stream, shape).await
 }
 
 struct Chat;

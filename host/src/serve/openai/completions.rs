@@ -31,7 +31,7 @@ pub(in crate::serve) async fn create(
         offsets: vec![0; jobs.len()],
     };
     let shape = Choices::new(kind, frame, &asked, jobs.len());
-    reply::send(&app, served, jobs, asked.stream, shape).await
+    reply::send(&app, &served, jobs, asked.stream, shape).await
 }
 
 fn jobs(body: &Map<String, Value>, asked: &Asked) -> Result<Vec<Job>, Problem> {

@@ -37,7 +37,7 @@ pub(in crate::serve) async fn create(
         extra: std::collections::BTreeMap::new(),
     };
     let work = move |model: &Model, stop: &Stop| embed(model, &request, stop);
-    let (vectors, backend) = call(&app, served, work).await?;
+    let (vectors, backend) = call(&app, &served, work).await?;
     let width = vectors.first().map_or(0, |vector| vector.values.len());
     if let Some(wanted) = options
         .dimensions

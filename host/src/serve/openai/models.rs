@@ -1,31 +1,33 @@
 //! `GET /v1/models`.
 
 use crate::serve::errors::Problem;
-use crate::serve::http::{App, Shared, json as answer};
+use crate::serve::http::{self, App, Shared};
 use crate::serve::models::{Served, find};
+use crate::serve::operator::blocking;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 
 fn model(app: &App, served: &Served) -> Value {
-    let loaded = served.loaded();
+    let seen = app.models.seen(served);
     json!({
         "id": served.id,
         "object": "model",
         "created": app.started,
-        "owned_by": loaded.map_or("backplane".to_owned(), |model| model.backend()),
+        "owned_by": seen.backend.as_deref().unwrap_or("backplane"),
+        "backplane": seen,
     })
 }
 
-/// Every model that is served.
-pub(in crate::serve) async fn list(State(app): Shared) -> Response {
-    let data: Vec<Value> = app
-        .models
-        .iter()
-        .map(|served| model(&app, served))
-        .collect();
-    answer(StatusCode::OK, &json!({ "object": "list", "data": data }))
+/// Every model that may be asked for.
+pub(in crate::serve) async fn list(State(app): Shared) -> Result<Response, Problem> {
+    blocking(move || {
+        let data = app.models.iter().map(|served| model(&app, &served));
+        let answer = json!({ "object": "list", "data": data.collect::<Vec<_>>() });
+        Ok(http::json(StatusCode::OK, &answer))
+    })
+    .await
 }
 
 /// One of them.
@@ -33,6 +35,9 @@ pub(in crate::serve) async fn show(
     State(app): Shared,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let served = find(&app.models, &id)?;
-    Ok(answer(StatusCode::OK, &model(&app, served)))
+    blocking(move || {
+        let served = find(&app.models, &id)?;
+        Ok(http::json(StatusCode::OK, &model(&app, &served)))
+    })
+    .await
 }

@@ -28,7 +28,7 @@ pub(in crate::serve) async fn create(
     let shape = Events::new(Frame::new(&served.id, &asked, &body));
     let stream = asked.stream;
     let jobs = vec![Job::chat(asked, conversation.into_messages())];
-    reply::send(&app, served, jobs, stream, shape).await
+    reply::send(&app, &served, jobs, stream, shape).await
 }
 
 /// What a response says of itself, whatever becomes of it.

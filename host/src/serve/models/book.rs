@@ -1,0 +1,696 @@
+//! What is loaded, who uses it, and who makes room.
+//!
+//! A model that is not in the book is not loaded. All changes are made under one lock, which nothing that takes time is done under;
+//! whoever waits for one looks again at each.
+
+use super::Refused;
+use super::budget;
+use super::names::{Names, Served};
+use crate::error::{Error, Result};
+use crate::manifest::{Bytes, KeepAlive};
+use crate::registry::{Model, Registry};
+use crate::serve::metrics::Metrics;
+use crate::serve::{Notice, Options, Tell};
+use backplane_plugin_api::types::ModelInfo;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// How long a model that was loaded for a request waits for it, even where it is to be unloaded at once.
+const FIRST_USE: Duration = Duration::from_secs(10);
+/// How long nothing happens before idle models are looked for again.
+const REST: Duration = Duration::from_secs(3600);
+
+/// Every model that is served.
+pub(in crate::serve) struct Models {
+    registry: Arc<Registry>,
+    names: Names,
+    /// Bytes for all of them together.
+    budget: Option<u64>,
+    /// How long one waits for another to make room.
+    patience: Option<Duration>,
+    tell: Tell,
+    metrics: Arc<Metrics>,
+    book: Mutex<Book>,
+    /// Counts changes of the book.
+    changed: watch::Sender<u64>,
+    runtime: tokio::runtime::Handle,
+}
+
+#[derive(Default)]
+struct Book {
+    slots: BTreeMap<String, Slot>,
+    /// Loads so far.
+    loads: u64,
+    /// Nothing is loaded any more.
+    closed: bool,
+    /// Pinned models that the operator has unloaded.
+    stopped: Vec<String>,
+}
+
+/// A model that is loaded, or is being loaded or unloaded.
+struct Slot {
+    served: Arc<Served>,
+    state: State,
+    /// What it takes, or is thought to take.
+    bytes: u64,
+    uses: usize,
+    /// Whether it was ever used.
+    used: bool,
+    last: Instant,
+    keep: KeepAlive,
+    /// Whether `bytes` is what the engine has told after a reply: some make their cache with the first.
+    measured: bool,
+    /// The how-manyth load it was.
+    number: u64,
+    /// Unload it as soon as nobody uses it.
+    leaving: bool,
+}
+
+enum State {
+    /// Told how it ended.
+    Loading(watch::Receiver<Option<std::result::Result<(), Error>>>),
+    Loaded(Model),
+    Unloading,
+}
+
+impl Slot {
+    fn is_idle(&self) -> bool {
+        matches!(self.state, State::Loaded(_)) && self.uses == 0
+    }
+
+    /// When it is to be unloaded; `None`: never.
+    fn due(&self) -> Option<Instant> {
+        if !self.is_idle() {
+            return None;
+        }
+        if self.leaving {
+            return Some(self.last);
+        }
+        match self.keep {
+            _ if self.served.pinned => None,
+            KeepAlive::Forever => None,
+            KeepAlive::For(time) if self.used => self.last.checked_add(time),
+            KeepAlive::For(time) => self.last.checked_add(time.max(FIRST_USE)),
+        }
+    }
+}
+
+/// What is seen of a model from outside.
+#[derive(Clone, Debug, Serialize)]
+pub(in crate::serve) struct Seen {
+    pub(in crate::serve) name: String,
+    pub(in crate::serve) aliases: Vec<String>,
+    /// `loaded`, `loading`, `unloading` or `unloaded`.
+    pub(in crate::serve) state: &'static str,
+    pub(in crate::serve) pinned: bool,
+    pub(in crate::serve) backend: Option<String>,
+    pub(in crate::serve) device: Option<String>,
+    /// What it takes, as far as that is known.
+    pub(in crate::serve) size_bytes: u64,
+    /// Tokens.
+    pub(in crate::serve) context: Option<u64>,
+    pub(in crate::serve) in_use: usize,
+    pub(in crate::serve) idle_s: Option<f64>,
+    /// Seconds until it is unloaded, if nobody asks it.
+    pub(in crate::serve) expires_s: Option<f64>,
+    /// What is to be known of the choice of its backend.
+    pub(in crate::serve) notice: Option<String>,
+}
+
+/// What became of a model that was to be unloaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::serve) enum Stopped {
+    /// It is unloaded.
+    Unloaded,
+    /// It was not loaded.
+    WasNot,
+    /// It is unloaded when the replies that use it have ended.
+    InUse(usize),
+}
+
+/// A model that is used: it stays loaded as long as this is there.
+pub(in crate::serve) struct Use {
+    models: Arc<Models>,
+    served: Arc<Served>,
+    model: Model,
+    number: u64,
+}
+
+impl Deref for Use {
+    type Target = Model;
+
+    fn deref(&self) -> &Model {
+        &self.model
+    }
+}
+
+impl Use {
+    /// Asks what it takes, once after a reply.
+    pub(in crate::serve) fn measure(&self) {
+        {
+            let mut book = self.models.book();
+            let slot = book.slots.get_mut(&self.served.id);
+            match slot.filter(|slot| slot.number == self.number && !slot.measured) {
+                Some(slot) => slot.measured = true,
+                None => return,
+            }
+        }
+        let bytes = self.models.taken(&self.served, &self.model);
+        let mut book = self.models.book();
+        if let Some(slot) = book.slots.get_mut(&self.served.id) {
+            slot.bytes = bytes;
+        }
+        self.models.within_budget(&mut book, &self.served);
+    }
+
+    /// Which model it is.
+    pub(in crate::serve) fn served(&self) -> &Arc<Served> {
+        &self.served
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        let mut book = self.models.book();
+        let slot = book.slots.get_mut(&self.served.id);
+        if let Some(slot) = slot.filter(|slot| slot.number == self.number) {
+            slot.uses = slot.uses.saturating_sub(1);
+            slot.last = Instant::now();
+        }
+        drop(book);
+        self.models.change();
+    }
+}
+
+/// What a request does next.
+enum Step {
+    Use(Use),
+    Join(watch::Receiver<Option<std::result::Result<(), Error>>>),
+    /// For what.
+    Wait(String),
+    Refuse(Refused),
+}
+
+impl Models {
+    /// Those of the settings, none loaded yet.
+    ///
+    /// # Errors
+    /// There is none, or two would have one name.
+    pub(in crate::serve) fn new(
+        registry: Arc<Registry>,
+        options: &Options,
+        tell: Tell,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            names: Names::new(&registry, options)?,
+            budget: budget::bytes(options.memory),
+            patience: options.queue_time.0,
+            registry,
+            tell,
+            metrics,
+            book: Mutex::default(),
+            changed: watch::Sender::new(0),
+            runtime,
+        }))
+    }
+
+    /// Bytes for all of them together; `None`: as much as they want.
+    pub(in crate::serve) fn budget(&self) -> Option<u64> {
+        self.budget
+    }
+
+    pub(in crate::serve) fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// All that may be asked for.
+    pub(in crate::serve) fn iter(&self) -> impl Iterator<Item = Arc<Served>> {
+        self.names.all().into_iter()
+    }
+
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+
+    /// The model itself, where it is loaded. It may be unloaded while this is held: for a look at it, not for use.
+    pub(in crate::serve) fn loaded(&self, served: &Served) -> Option<Model> {
+        match &self.book().slots.get(&served.id)?.state {
+            State::Loaded(model) => Some(model.clone()),
+            _ => None,
+        }
+    }
+
+    /// What it is: as it is loaded, or else as the first backend says that knows it. May look at the disk.
+    pub(in crate::serve) fn info(&self, served: &Served) -> Option<ModelInfo> {
+        if let Some(model) = self.loaded(served) {
+            return Some(model.info());
+        }
+        let path = self.registry.catalog().resolve(&served.named).ok()?;
+        let mut found = self.registry.inspect(&path).into_iter();
+        found.find_map(|(_, inspection)| inspection.ok().flatten())
+    }
+
+    /// A model for use, loaded where it is not.
+    ///
+    /// # Errors
+    /// It can't be loaded, it is too large for the memory, or no room was made in time.
+    pub(in crate::serve) async fn acquire(
+        self: &Arc<Self>,
+        served: &Arc<Served>,
+        keep: Option<KeepAlive>,
+    ) -> std::result::Result<Use, Refused> {
+        let mut changes = self.changed.subscribe();
+        let late = async {
+            match self.patience {
+                Some(time) => tokio::time::sleep(time).await,
+                None => std::future::pending().await,
+            }
+        };
+        let mut late = std::pin::pin!(late);
+        let bytes = self.size(served).await;
+        loop {
+            changes.borrow_and_update();
+            let why = match self.step(served, keep, bytes) {
+                Step::Use(taken) => return Ok(taken),
+                Step::Refuse(refused) => return Err(refused),
+                Step::Join(mut load) => {
+                    let ended = load.wait_for(Option::is_some).await;
+                    let ended = ended.ok().and_then(|ended| ended.clone());
+                    match ended {
+                        Some(Ok(())) => continue,
+                        Some(Err(error)) => return Err(Refused::Failed(error)),
+                        None => {
+                            let why = format!("{} is not loaded: its load was lost", served.id);
+                            return Err(Refused::Later(why));
+                        }
+                    }
+                }
+                Step::Wait(why) => why,
+            };
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = &mut late => return Err(Refused::Later(why)),
+            }
+        }
+    }
+
+    /// The same from a thread of its own.
+    pub(super) fn acquire_blocking(
+        self: &Arc<Self>,
+        served: &Arc<Served>,
+    ) -> std::result::Result<Use, Refused> {
+        self.runtime.block_on(self.acquire(served, None))
+    }
+
+    async fn size(self: &Arc<Self>, served: &Arc<Served>) -> u64 {
+        let (models, served) = (self.clone(), served.clone());
+        let look = move || served.bytes(&models.registry);
+        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+    }
+
+    fn step(self: &Arc<Self>, served: &Arc<Served>, keep: Option<KeepAlive>, bytes: u64) -> Step {
+        let mut book = self.book();
+        if book.closed {
+            return Step::Refuse(Refused::Later("the server is stopping".to_owned()));
+        }
+        if let Some(slot) = book.slots.get_mut(&served.id) {
+            return match &slot.state {
+                State::Loading(load) => Step::Join(load.clone()),
+                State::Unloading => Step::Wait(format!("{} is being unloaded", served.id)),
+                State::Loaded(_) if slot.leaving => {
+                    Step::Wait(format!("{} is to be unloaded first", served.id))
+                }
+                State::Loaded(model) => {
+                    slot.uses += 1;
+                    slot.used = true;
+                    slot.keep = keep.unwrap_or(served.keep);
+                    Step::Use(Use {
+                        models: self.clone(),
+                        served: served.clone(),
+                        model: model.clone(),
+                        number: slot.number,
+                    })
+                }
+            };
+        }
+        if let Some(waits) = self.make_room(&mut book, served, bytes) {
+            return waits;
+        }
+        book.loads += 1;
+        book.stopped.retain(|stopped| *stopped != served.id);
+        let (ended, load) = watch::channel(None);
+        let slot = Slot {
+            served: served.clone(),
+            state: State::Loading(load.clone()),
+            bytes,
+            uses: 0,
+            used: false,
+            measured: false,
+            last: Instant::now(),
+            keep: keep.unwrap_or(served.keep),
+            number: book.loads,
+            leaving: false,
+        };
+        book.slots.insert(served.id.clone(), slot);
+        drop(book);
+        let (models, served) = (self.clone(), served.clone());
+        let thread = std::thread::Builder::new().name("loading".to_owned());
+        let id = served.id.clone();
+        // Where there is no thread the sender is dropped, and those that wait are told.
+        if thread.spawn(move || models.load(&served, &ended)).is_err() {
+            self.book().slots.remove(&id);
+            self.change();
+        }
+        Step::Join(load)
+    }
+
+    /// Sees to it that there is room; what to do instead where there is none yet.
+    fn make_room(self: &Arc<Self>, book: &mut Book, served: &Served, bytes: u64) -> Option<Step> {
+        let budget = self.budget?;
+        let taken: u64 = book.slots.values().map(|slot| slot.bytes).sum();
+        if taken.saturating_add(bytes) <= budget {
+            return None;
+        }
+        let stays = |slot: &&Slot| slot.served.pinned && !slot.leaving;
+        let pinned: u64 = book
+            .slots
+            .values()
+            .filter(stays)
+            .map(|slot| slot.bytes)
+            .sum();
+        let (need, all) = (Bytes(bytes), Bytes(budget));
+        if pinned.saturating_add(bytes) > budget {
+            let mut message = format!("{} takes {need}, and there are {all} for models", served.id);
+            if pinned > 0 {
+                message += &format!(", of which those that are pinned take {}", Bytes(pinned));
+            }
+            return Some(Step::Refuse(Refused::Failed(Error::ModelUnusable {
+                message,
+                action: "choose a smaller model, or raise `memory`".to_owned(),
+                trace: None,
+            })));
+        }
+        // What goes already counts as gone, so that no more than is needed follows it.
+        let leaves = |slot: &Slot| matches!(slot.state, State::Unloading) || slot.leaving;
+        let going: u64 = book
+            .slots
+            .values()
+            .filter(|slot| leaves(slot))
+            .map(|slot| slot.bytes)
+            .sum();
+        let mut left = taken - going;
+        while left.saturating_add(bytes) > budget {
+            let idle = book
+                .slots
+                .values()
+                .filter(|slot| slot.is_idle() && !slot.served.pinned && !slot.leaving);
+            let Some(oldest) = idle.min_by_key(|slot| slot.last) else {
+                break;
+            };
+            let (id, size) = (oldest.served.id.clone(), oldest.bytes);
+            left -= size;
+            self.begin_unload(book, &id, format!("to make room for {}", served.id));
+        }
+        Some(Step::Wait(format!(
+            "{} takes {need}, and of {all} for models {} are in use",
+            served.id,
+            Bytes(left)
+        )))
+    }
+
+    /// What a model that is loaded takes: its weights, and its whole cache where its engine tells of one.
+    fn taken(&self, served: &Served, model: &Model) -> u64 {
+        let cache = model.metrics().get("kv_bytes_limit").copied();
+        let weights = model.info().file_bytes.max(served.bytes(&self.registry));
+        weights.saturating_add(cache.unwrap_or_default() as u64)
+    }
+
+    fn load(
+        self: Arc<Self>,
+        served: &Arc<Served>,
+        ended: &watch::Sender<Option<std::result::Result<(), Error>>>,
+    ) {
+        let loaded = self.registry.load(&served.named, &served.loading);
+        let result = match loaded {
+            Ok(model) => {
+                let bytes = self.taken(&served, &model);
+                self.metrics.loads.add([served.id.clone()], 1);
+                let mut book = self.book();
+                if let Some(slot) = book.slots.get_mut(&served.id) {
+                    slot.state = State::Loaded(model);
+                    slot.last = Instant::now();
+                    slot.bytes = bytes;
+                }
+                self.within_budget(&mut book, served);
+                Ok(())
+            }
+            Err(error) => {
+                self.book().slots.remove(&served.id);
+                if !served.at_start {
+                    (self.tell)(Notice::Note(format!(
+                        "{} is not loaded: {}",
+                        served.id,
+                        error.line()
+                    )));
+                }
+                Err(error)
+            }
+        };
+        ended.send_replace(Some(result));
+        self.change();
+    }
+
+    /// Unloads idle models where one turned out larger than thought.
+    fn within_budget(self: &Arc<Self>, book: &mut Book, loaded: &Served) {
+        let Some(budget) = self.budget else { return };
+        let stays = |slot: &&Slot| !matches!(slot.state, State::Unloading);
+        let mut taken: u64 = book
+            .slots
+            .values()
+            .filter(stays)
+            .map(|slot| slot.bytes)
+            .sum();
+        while taken > budget {
+            let idle = book.slots.values().filter(|slot| {
+                slot.is_idle() && !slot.served.pinned && slot.served.id != loaded.id
+            });
+            let Some(oldest) = idle.min_by_key(|slot| slot.last) else {
+                let (taken, budget) = (Bytes(taken), Bytes(budget));
+                (self.tell)(Notice::Note(format!(
+                    "models take {taken}, and there are {budget} for them"
+                )));
+                return;
+            };
+            let (id, size) = (oldest.served.id.clone(), oldest.bytes);
+            taken -= size;
+            self.begin_unload(book, &id, format!("to make room for {}", loaded.id));
+        }
+    }
+
+    /// Closes a model on a thread of its own; it takes its memory until then.
+    fn begin_unload(self: &Arc<Self>, book: &mut Book, id: &str, why: String) {
+        let Some(slot) = book.slots.get_mut(id) else {
+            return;
+        };
+        let State::Loaded(model) = std::mem::replace(&mut slot.state, State::Unloading) else {
+            return;
+        };
+        let (models, id, number) = (self.clone(), id.to_owned(), slot.number);
+        let gone = id.clone();
+        let work = move || {
+            drop(model);
+            models.forget(&id, number);
+            models.metrics.unloads.add([id.clone()], 1);
+            (models.tell)(Notice::Note(format!("{id} is unloaded: {why}")));
+            models.change();
+        };
+        let thread = std::thread::Builder::new().name("unloading".to_owned());
+        if let Err(error) = thread.spawn(work) {
+            // It went with the work that is not done.
+            tracing::error!("no thread to unload on: {error}");
+            book.slots.remove(&gone);
+        }
+    }
+
+    fn forget(&self, id: &str, number: u64) {
+        let mut book = self.book();
+        if book.slots.get(id).is_some_and(|slot| slot.number == number) {
+            book.slots.remove(id);
+        }
+    }
+
+    /// Unloads models that nobody has asked for long enough, until the server stops.
+    pub(in crate::serve) async fn unload_idle(self: Arc<Self>) {
+        let mut changes = self.changed.subscribe();
+        loop {
+            changes.borrow_and_update();
+            let now = Instant::now();
+            let mut next = now + REST;
+            {
+                let mut book = self.book();
+                if book.closed {
+                    return;
+                }
+                let mut due = Vec::new();
+                for (id, slot) in &book.slots {
+                    match slot.due() {
+                        Some(at) if at <= now => {
+                            let why = if slot.leaving {
+                                "its operator says so".to_owned()
+                            } else {
+                                format!("nobody asked it for {}", slot.keep)
+                            };
+                            due.push((id.clone(), why));
+                        }
+                        Some(at) => next = next.min(at),
+                        None => {}
+                    }
+                }
+                for (id, why) in due {
+                    self.begin_unload(&mut book, &id, why);
+                }
+            }
+            tokio::select! {
+                _ = changes.changed() => {}
+                () = tokio::time::sleep_until(next.into()) => {}
+            }
+        }
+    }
+
+    /// Unloads a model at its operator's wish; waits for it, unless it is in use.
+    pub(in crate::serve) async fn stop(&self, served: &Served) -> Stopped {
+        let mut changes = self.changed.subscribe();
+        let number = {
+            let mut book = self.book();
+            let Some(slot) = book.slots.get_mut(&served.id) else {
+                return Stopped::WasNot;
+            };
+            slot.leaving = true;
+            let number = slot.number;
+            if served.at_start && !book.stopped.contains(&served.id) {
+                book.stopped.push(served.id.clone());
+            }
+            number
+        };
+        self.change();
+        loop {
+            changes.borrow_and_update();
+            match self.book().slots.get(&served.id) {
+                Some(slot) if slot.number == number => {
+                    if slot.uses > 0 {
+                        return Stopped::InUse(slot.uses);
+                    }
+                }
+                _ => return Stopped::Unloaded,
+            }
+            let _ = changes.changed().await;
+        }
+    }
+
+    /// Closes all models in the reverse order of their loading, and lets none be loaded any more. Blocks.
+    pub(in crate::serve) fn close(&self) {
+        let mut models: Vec<(u64, String, Model)> = Vec::new();
+        {
+            let mut book = self.book();
+            book.closed = true;
+            for (id, slot) in &mut book.slots {
+                if let State::Loaded(model) = std::mem::replace(&mut slot.state, State::Unloading) {
+                    models.push((slot.number, id.clone(), model));
+                }
+            }
+        }
+        self.change();
+        models.sort_by_key(|(number, ..)| std::cmp::Reverse(*number));
+        for (number, id, model) in models {
+            tracing::info!("{id} is closed");
+            drop(model);
+            self.forget(&id, number);
+        }
+    }
+
+    /// What is seen of one.
+    pub(in crate::serve) fn seen(&self, served: &Served) -> Seen {
+        let mut seen = Seen {
+            name: served.id.clone(),
+            aliases: served.aliases.clone(),
+            state: "unloaded",
+            pinned: served.pinned,
+            backend: None,
+            device: served.loading.load.device.clone(),
+            size_bytes: 0,
+            context: None,
+            in_use: 0,
+            idle_s: None,
+            expires_s: None,
+            notice: None,
+        };
+        let model = {
+            let book = self.book();
+            let Some(slot) = book.slots.get(&served.id) else {
+                return seen;
+            };
+            seen.size_bytes = slot.bytes;
+            seen.in_use = slot.uses;
+            let now = Instant::now();
+            if slot.is_idle() {
+                seen.idle_s = Some(now.duration_since(slot.last).as_secs_f64());
+            }
+            let due = slot.due();
+            seen.expires_s = due.map(|due| due.saturating_duration_since(now).as_secs_f64());
+            match &slot.state {
+                State::Loading(_) => {
+                    seen.state = "loading";
+                    return seen;
+                }
+                State::Unloading => {
+                    seen.state = "unloading";
+                    return seen;
+                }
+                State::Loaded(model) => model.clone(),
+            }
+        };
+        // Asked without the lock: an engine may take its time.
+        let info = model.info();
+        seen.state = if model.is_gone() { "gone" } else { "loaded" };
+        seen.backend = Some(model.backend());
+        seen.context = (info.loaded_context > 0).then_some(info.loaded_context);
+        seen.notice = model.trace().notice;
+        let device = info.details.iter().find(|(name, _)| name == "device");
+        seen.device = seen
+            .device
+            .or_else(|| device.map(|(_, device)| device.clone()));
+        seen
+    }
+
+    /// Why one that is loaded at the start is not ready; `None` where it is.
+    pub(in crate::serve) fn unready(&self, served: &Served) -> Option<String> {
+        let id = &served.id;
+        let book = self.book();
+        let Some(slot) = book.slots.get(id) else {
+            // Unloaded when idle, or by its operator: it is loaded by the next request.
+            let answered = served.answered() || book.stopped.contains(id);
+            return (!answered).then(|| format!("{id} is not loaded yet"));
+        };
+        match &slot.state {
+            State::Loaded(model) if model.is_gone() => Some(format!(
+                "{id}: its engine is gone; the next request loads it anew"
+            )),
+            _ if served.answered() => None,
+            State::Loaded(_) => {
+                let why = served.ailing();
+                Some(why.unwrap_or_else(|| format!("{id} has not answered yet")))
+            }
+            _ => Some(format!("{id} is being loaded")),
+        }
+    }
+}

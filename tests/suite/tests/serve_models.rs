@@ -1,0 +1,398 @@
+//! Models that are loaded when they are asked for, the room they take, and the queue before them.
+#![cfg(unix)]
+
+use backplane_contract_tests::module_path;
+use backplane_tests::http::{Coming, ask, head, send};
+use backplane_tests::server::Server;
+use backplane_tests::{SMOLLM2, real_model, run};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A folder with the echo module, models of these names and sizes in MiB, and a manifest.
+fn echo(models: &[(&str, u64)], manifest: &str) -> (TempDir, String) {
+    let home = tempfile::tempdir().expect("a folder");
+    let modules = home.path().join("modules");
+    std::fs::create_dir(&modules).expect("a folder");
+    let module = module_path("backplane-module-echo-a");
+    let name = format!("echo_a{}", std::env::consts::DLL_SUFFIX);
+    std::fs::copy(&module, modules.join(name)).expect("a module");
+    let mut text = format!("directories = [\"modules\"]\n{manifest}\n");
+    for (name, mib) in models {
+        let file = std::fs::File::create(home.path().join(format!("{name}.echo")));
+        file.and_then(|file| file.set_len(mib << 20))
+            .expect("a model");
+        text += &format!("[serve.model.{name}]\nmodel = \"{name}.echo\"\n");
+    }
+    let path = home.path().join("plugins.toml");
+    std::fs::write(&path, text).expect("a manifest");
+    let path = path.to_str().expect("UTF-8").to_owned();
+    (home, path)
+}
+
+const SLOW: &str =
+    "[plugin.echo_a]\nisolation = \"process\"\n[plugin.echo_a.options]\ntoken_delay_ms = 20\n";
+
+fn completion(model: &str, prompt: &str) -> Value {
+    json!({ "model": model, "prompt": prompt, "temperature": 0, "max_tokens": 4000 })
+}
+
+fn say(server: &Server, model: &str) -> Value {
+    let answer = server.post("/v1/completions", &completion(model, "hello"));
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = answer.json();
+    assert_eq!(answer["choices"][0]["text"], "hello");
+    answer
+}
+
+/// A stream of a model that goes on for long, and has begun.
+fn stream(server: &Server, model: &str) -> Coming {
+    let mut body = completion(model, &"a long reply ".repeat(200));
+    body["stream"] = json!(true);
+    let mut coming = head(send(
+        &server.address,
+        "POST",
+        "/v1/completions",
+        "",
+        &body.to_string(),
+    ));
+    assert_eq!(coming.status, 200);
+    assert!(coming.line().is_some());
+    coming
+}
+
+/// What `/admin/ps` tells, by model.
+fn ps(server: &Server) -> Value {
+    let answer = server.get("/admin/ps");
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    answer.json()
+}
+
+fn loaded(server: &Server) -> Vec<String> {
+    let answer = ps(server);
+    let models = answer["models"].as_array().expect("models").iter();
+    let loaded = models.filter(|model| model["state"] == "loaded");
+    let name = |model: &Value| model["name"].as_str().expect("a name").to_owned();
+    loaded.map(name).collect()
+}
+
+fn metric(server: &Server, line: &str) -> Option<f64> {
+    let page = server.get("/metrics").body;
+    let found = page.lines().find_map(|text| text.strip_prefix(line));
+    found.and_then(|rest| rest.trim().parse().ok())
+}
+
+/// Processes that the server has started and that live.
+fn children(server: &Server) -> usize {
+    let tasks = format!("/proc/{}/task", server.child.id());
+    let tasks = std::fs::read_dir(tasks).expect("Linux tells");
+    let of = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("children")).ok()
+    };
+    let all = tasks.filter_map(of);
+    all.map(|text| text.split_whitespace().count()).sum()
+}
+
+#[test]
+fn models_come_when_asked_for_and_go_when_idle() {
+    let settings = "[plugin.echo_a]\nisolation = \"process\"\n[serve]\nkeep_alive = \"700ms\"";
+    let (home, manifest) = echo(&[("a", 1), ("b", 1)], settings);
+    let more = "aliases = [\"gpt-4o-mini\"]\n[serve.model.gone]\nmodel = \"gone.echo\"\n";
+    let text = std::fs::read_to_string(&manifest).expect("it is there") + more;
+    std::fs::write(&manifest, text).expect("a manifest");
+    let server = Server::start(home.path(), Some(&manifest), &[]).ready();
+    let list = server.get("/v1/models").json();
+    let ids: Vec<&str> = list["data"]
+        .as_array()
+        .expect("models")
+        .iter()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    assert_eq!(ids, ["a", "b", "gone"]);
+    assert_eq!(list["data"][0]["backplane"]["state"], "unloaded");
+    assert_eq!((loaded(&server).len(), children(&server)), (0, 0));
+
+    // Many at once share one load.
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| say(&server, "A"));
+        }
+    });
+    let count = metric(&server, "backplane_model_loads_total{model=\"a\"}");
+    assert_eq!(count, Some(1.0));
+    let seen = ps(&server);
+    let model = &seen["models"][0];
+    assert_eq!(model["backend"], "echo_a", "{seen}");
+    assert_eq!(model["size_bytes"], 1 << 20);
+    assert!(model["context"].as_u64() > Some(0), "{seen}");
+    assert!(model["expires_s"].as_f64() < Some(0.8), "{seen}");
+    assert_eq!(children(&server), 1, "the plugin's worker");
+    server.waits("it is unloaded", |server| loaded(server).is_empty());
+    assert!(
+        server
+            .err
+            .text()
+            .contains("a is unloaded: nobody asked it for 700ms")
+    );
+    // It comes again, also by another name, and answers say what made them.
+    let answer = say(&server, "gpt-4o-mini");
+    assert_eq!(
+        (&answer["model"], &answer["backplane"]["backend"]),
+        (&json!("b"), &json!("echo_a"))
+    );
+    // One that can't be loaded says why, each time anew.
+    for _ in 0..2 {
+        let answer = server.post("/v1/completions", &completion("gone", "x"));
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        assert!(
+            answer.body.contains("gone.echo: no such file"),
+            "{}",
+            answer.body
+        );
+    }
+    std::fs::write(home.path().join("gone.echo"), "here").expect("a model");
+    say(&server, "gone");
+    // By a path nothing is reached, nor by a name that is none.
+    for name in ["a.echo", "./a.echo", "/etc/passwd", "../a", "c"] {
+        let answer = server.post("/v1/completions", &completion(name, "x"));
+        assert_eq!(answer.status, 404, "{name}: {}", answer.body);
+    }
+}
+
+#[test]
+fn who_was_not_asked_longest_makes_room_and_who_is_in_use_never() {
+    let settings = format!("{SLOW}[serve]\nmemory = \"100MiB\"\nkeep_alive = \"forever\"");
+    let models = [("a", 40), ("b", 40), ("c", 40), ("big", 101)];
+    let (home, manifest) = echo(&models, &settings);
+    let server = Server::start(home.path(), Some(&manifest), &[]).ready();
+    say(&server, "a");
+    say(&server, "b");
+    assert_eq!(loaded(&server), ["a", "b"]);
+    say(&server, "a");
+    say(&server, "c");
+    assert_eq!(loaded(&server), ["a", "c"], "b was not asked longest");
+    assert!(
+        server
+            .err
+            .text()
+            .contains("b is unloaded: to make room for c")
+    );
+    assert_eq!(ps(&server)["memory"]["used_bytes"], 80 << 20);
+    // One that never fits is refused with the sizes.
+    let answer = server.post("/v1/completions", &completion("big", "x"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    let message = answer.json()["error"]["message"].to_string();
+    assert!(
+        message.contains("big takes 101MiB, and there are 100MiB for models"),
+        "{message}"
+    );
+    assert_eq!(loaded(&server), ["a", "c"], "nothing went for it");
+    // Both in use: the third waits, and comes when one has ended.
+    let first = stream(&server, "a");
+    let second = stream(&server, "c");
+    std::thread::scope(|scope| {
+        let third = scope.spawn(|| say(&server, "b"));
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(loaded(&server), ["a", "c"]);
+        drop(first);
+        let answer = third.join().expect("it answers");
+        let waited = answer["backplane"]["timings"]["queue_s"].as_f64();
+        assert!(waited > Some(0.1), "{answer}");
+    });
+    assert_eq!(loaded(&server), ["b", "c"]);
+    let seen = ps(&server);
+    let states = seen["models"].as_array().expect("models").iter();
+    let in_use: Vec<u64> = states.filter_map(|one| one["in_use"].as_u64()).collect();
+    assert_eq!(in_use, [0, 1], "{seen}");
+    drop(second);
+}
+
+#[test]
+fn pinned_models_stay_and_others_go_at_once_where_that_is_said() {
+    let settings = "[serve]\nmemory = \"100MiB\"\nkeep_alive = 0";
+    let (home, manifest) = echo(&[("p", 40), ("a", 40), ("b", 70)], settings);
+    let server = Server::start(home.path(), Some(&manifest), &["p"]).ready();
+    assert!(server.err.text().contains("p is ready"));
+    say(&server, "a");
+    server.waits("a is unloaded", |server| loaded(server) == ["p"]);
+    let seen = ps(&server);
+    assert_eq!(
+        (
+            &seen["models"][0]["pinned"],
+            &seen["models"][0]["expires_s"]
+        ),
+        (&json!(true), &Value::Null)
+    );
+    let answer = server.post("/v1/completions", &completion("b", "x"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    let said =
+        "b takes 70MiB, and there are 100MiB for models, of which those that are pinned take 40MiB";
+    assert!(answer.body.contains(said), "{}", answer.body);
+    assert_eq!(server.get("/readyz").status, 200);
+}
+
+#[test]
+fn beyond_the_queue_is_429_and_who_goes_away_leaves_it() {
+    let settings = format!("{SLOW}[serve]\nreplies = 1\nqueue = 1");
+    let (home, manifest) = echo(&[("a", 1)], &settings);
+    let server = Server::start(home.path(), Some(&manifest), &["a"]).ready();
+    let waiting = |server: &Server| metric(server, "backplane_replies_waiting");
+    let body = completion("a", "hello").to_string();
+    let wait = || send(&server.address, "POST", "/v1/completions", "", &body);
+    let first = stream(&server, "a");
+    let second = wait();
+    server.waits("one waits", |server| waiting(server) == Some(1.0));
+    let refused = ask(&server.address, "POST", "/v1/completions", &body);
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    let seconds = refused
+        .header("retry-after")
+        .and_then(|text| text.parse::<u32>().ok());
+    assert!(seconds >= Some(1), "{seconds:?}");
+    assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
+    let message = refused.json()["error"]["message"].to_string();
+    assert!(
+        message.contains("1 replies are being made, and 1 wait, of 1 that may"),
+        "{message}"
+    );
+    // It leaves the queue at once; the next takes its place.
+    drop(second);
+    server.waits("nobody waits", |server| waiting(server) == Some(0.0));
+    let third = wait();
+    server.waits("one waits", |server| waiting(server) == Some(1.0));
+    std::thread::sleep(Duration::from_millis(50));
+    drop(first);
+    let answer = head(third).rest();
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    let waited = answer.json()["backplane"]["timings"]["queue_s"].as_f64();
+    assert!(waited >= Some(0.05), "{}", answer.body);
+    // More choices than are ever made at once.
+    let mut several = completion("a", "x");
+    several["n"] = json!(2);
+    let answer = server.post("/v1/completions", &several);
+    assert_eq!(answer.status, 400, "{}", answer.body);
+}
+
+#[test]
+fn replies_end_when_their_time_is_over_and_say_so() {
+    let settings =
+        format!("{SLOW}[serve]\nreply_time = \"300ms\"\nreplies = 1\nqueue_time = \"100ms\"");
+    let (home, manifest) = echo(&[("a", 1)], &settings);
+    let server = Server::start(home.path(), Some(&manifest), &["a"]).ready();
+    let long = completion("a", &"a long reply ".repeat(50));
+    let answer = server.post("/v1/completions", &long);
+    // Of a prompt that takes its whole time to be read nothing was said.
+    match answer.status {
+        200 => {
+            let answer = answer.json();
+            assert_eq!(answer["choices"][0]["finish_reason"], "length", "{answer}");
+            let told = answer["backplane"].to_string();
+            assert!(told.contains("ended after the 300ms"), "{answer}");
+        }
+        status => {
+            assert_eq!(status, 504, "{}", answer.body);
+            assert!(answer.body.contains("within the 300ms"), "{}", answer.body);
+        }
+    }
+    // Of two at once one has no room in time.
+    std::thread::scope(|scope| {
+        let ask = || server.post("/v1/completions", &long);
+        let both = [scope.spawn(ask), scope.spawn(ask)];
+        let both = both.map(|one| one.join().expect("it answers"));
+        let late = both.iter().find(|answer| answer.status == 429);
+        let late = late.unwrap_or_else(|| panic!("{both:?}"));
+        assert!(late.body.contains("within 100ms"), "{}", late.body);
+        assert!(late.header("retry-after").is_some());
+    });
+}
+
+#[test]
+fn it_stops_in_good_order_with_several_models() {
+    let (home, manifest) = echo(&[("a", 1), ("b", 1)], SLOW);
+    let start = || Server::start(home.path(), Some(&manifest), &["a", "b"]).ready();
+    let mut server = start();
+    let coming = stream(&server, "b");
+    server.signal("-TERM");
+    server.hears("stopping: SIGTERM");
+    // The second at once.
+    server.signal("-TERM");
+    let begun = Instant::now();
+    assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(143));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+    drop(coming);
+
+    let mut server = start();
+    let workers = children(&server);
+    assert!(workers > 0);
+    server.signal("-INT");
+    assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+}
+
+#[test]
+fn models_of_the_model_folder_are_served_by_name() {
+    let home = tempfile::tempdir().expect("a folder");
+    let folder = home.path().join("data/backplane/models");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let model = real_model(SMOLLM2);
+    std::os::unix::fs::symlink(&model, folder.join(SMOLLM2)).expect("a link");
+    std::fs::write(folder.join("broken.gguf"), "nothing").expect("a file");
+    let arguments = ["--backend", "cpu", "--context", "256"];
+    let server = Server::start(home.path(), None, &arguments).ready();
+    let id = SMOLLM2.trim_end_matches(".gguf");
+    let list = server.get("/v1/models").json();
+    let ids: Vec<&str> = list["data"]
+        .as_array()
+        .expect("models")
+        .iter()
+        .filter_map(|model| model["id"].as_str())
+        .collect();
+    assert_eq!(ids, ["broken", id]);
+    let body = json!({ "model": id, "prompt": "The capital of France is", "temperature": 0, "max_tokens": 4 });
+    let answer = server.post("/v1/completions", &body);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert!(
+        answer.json()["choices"][0]["text"]
+            .as_str()
+            .is_some_and(|text| text.contains("Paris"))
+    );
+    let seen = ps(&server);
+    let size = model.metadata().expect("it is there").len();
+    assert!(
+        seen["models"][0]["size_bytes"].as_u64() > Some(size),
+        "with its cache: {seen}"
+    );
+    assert_eq!(seen["models"][0]["context"], 256);
+    let answer = server.post("/v1/completions", &completion("broken", "x"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    for path in [
+        model.to_str().expect("UTF-8"),
+        "models/broken",
+        "../models/broken",
+    ] {
+        let answer = server.post("/v1/completions", &completion(path, "x"));
+        assert_eq!(answer.status, 404, "{}", answer.body);
+    }
+    // A prompt that does not fit is refused with all three sizes.
+    let long = json!({ "model": id, "prompt": "word ".repeat(300), "max_tokens": 50 });
+    let answer = server.post("/v1/completions", &long);
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert!(
+        ["301 tokens", "context 256", "up to 50 tokens"]
+            .iter()
+            .all(|size| answer.body.contains(size)),
+        "{}",
+        answer.body
+    );
+}
+
+#[test]
+fn what_is_served_is_named_or_in_a_folder() {
+    let (home, manifest) = echo(&[], "[serve]\non_demand = false");
+    let ran = run(
+        home.path(),
+        &["--manifest", &manifest, "serve", "--port", "0"],
+    );
+    assert_eq!(ran.code, Some(2), "{}", ran.err);
+    assert!(ran.err.contains("no model is named"), "{}", ran.err);
+    assert!(Path::new(&manifest).exists());
+}
