@@ -9,6 +9,7 @@ use backplane_tests::server::Server;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::scope;
 
@@ -21,7 +22,76 @@ const CANARIES: [&str; 4] = [
     "one two three four five six seven eight nine ten",
     "fn main() { println!(\"hello\"); }",
 ];
-const MODEL: &str = "model-f16";
+/// A folder with the tiny model, with a template for chats.
+const MODEL: &str = "tiny";
+const TEMPLATE: &str = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
+
+/// A request in each dialect for a canary, and where its answer says what must be the same whoever else asks.
+fn dialects(number: usize) -> [(&'static str, Value, &'static str); 7] {
+    let text = CANARIES[number];
+    let messages = json!([{ "role": "user", "content": text }]);
+    let options = json!({ "num_predict": 8, "seed": number, "temperature": 0.9 });
+    [
+        (
+            "/v1/chat/completions",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "seed": number, "temperature": 0.9 }),
+            "/choices/0/message/content",
+        ),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 8, "temperature": 0 }),
+            "/content/0/text",
+        ),
+        (
+            "/v1/responses",
+            json!({ "model": MODEL, "input": text, "max_output_tokens": 8, "temperature": 0 }),
+            "/output/0/content/0/text",
+        ),
+        (
+            "/api/chat",
+            json!({ "model": MODEL, "messages": messages, "stream": false, "options": options }),
+            "/message/content",
+        ),
+        (
+            "/api/generate",
+            json!({ "model": MODEL, "prompt": text, "raw": true, "stream": false, "options": options }),
+            "/response",
+        ),
+        (
+            "/v1/embeddings",
+            json!({ "model": MODEL, "input": text }),
+            "/data/0/embedding",
+        ),
+        (
+            "/tokenize",
+            json!({ "model": MODEL, "content": text }),
+            "/tokens",
+        ),
+    ]
+}
+
+/// What is the same of dialect `dialect`.
+fn said(server: &Server, number: usize, dialect: usize) -> Value {
+    let (path, body, place) = &dialects(number)[dialect];
+    let answer = server.post(path, body);
+    assert_eq!(answer.status, 200, "{path}: {}", answer.body);
+    let said = answer.json().pointer(place).cloned();
+    said.unwrap_or_else(|| panic!("{path}: no {place} in {}", answer.body))
+}
+
+/// The folder of the model.
+fn tiny(home: &Path) -> String {
+    let folder = home.join(MODEL);
+    std::fs::create_dir(&folder).expect("a folder");
+    for name in ["config.json", "model.safetensors", "tokenizer.json"] {
+        let from = fixture(&format!("tiny/llama3-gqa/{name}"));
+        std::fs::copy(from, folder.join(name)).expect("a copy");
+    }
+    let config = json!({ "chat_template": TEMPLATE, "eos_token": "<|eot_id|>", "bos_token": "<|begin_of_text|>" });
+    let file = folder.join("tokenizer_config.json");
+    std::fs::write(file, config.to_string()).expect("a file");
+    folder.to_str().expect("UTF-8").to_owned()
+}
 
 /// A request for a reply that is always the same.
 fn canary(number: usize) -> Value {
@@ -56,6 +126,7 @@ struct Soak<'a> {
     server: &'a Server,
     /// The replies of the canaries, each alone.
     alone: Vec<String>,
+    dialects: Vec<Vec<Value>>,
     answered: AtomicUsize,
     left: AtomicUsize,
 }
@@ -82,7 +153,14 @@ impl Soak<'_> {
         };
         let post = |body: &Value| send(address, "POST", "/v1/completions", "", &body.to_string());
         match number % 20 {
-            0..4 => complete(&canary(which)),
+            0..2 => complete(&canary(which)),
+            2..4 => {
+                let dialect = mixed / CANARIES.len() % self.dialects[which].len();
+                let alone = &self.dialects[which][dialect];
+                let said = said(self.server, which, dialect);
+                self.answered.fetch_add(1, Ordering::Relaxed);
+                assert_eq!(&said, alone, "{number}: canary {which}, dialect {dialect}");
+            }
             4..8 => {
                 let mut body = canary(which);
                 body["stream"] = json!(true);
@@ -254,13 +332,12 @@ fn at_rest(server: &Server) -> Held {
 #[test]
 fn thousands_of_requests_leave_nothing_behind() {
     let home = tempfile::tempdir().expect("a folder");
-    let model = fixture("tiny/llama3-gqa/model-f16.gguf");
-    let model = model.to_str().expect("UTF-8");
+    let model = tiny(home.path());
     let count = std::env::var("BACKPLANE_SOAK").map_or(2000, |count| {
         count.parse().expect("BACKPLANE_SOAK is a number")
     });
     let arguments = [
-        model,
+        &*model,
         "--backend",
         "cpu",
         "--parallel",
@@ -277,6 +354,13 @@ fn thousands_of_requests_leave_nothing_behind() {
     let soak = Soak {
         server: &server,
         alone: alone.collect(),
+        dialects: (0..CANARIES.len())
+            .map(|number| {
+                (0..7)
+                    .map(|dialect| said(&server, number, dialect))
+                    .collect()
+            })
+            .collect(),
         answered: AtomicUsize::new(0),
         left: AtomicUsize::new(0),
     };
