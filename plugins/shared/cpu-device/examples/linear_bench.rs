@@ -13,8 +13,8 @@ use backplane_weights::{TensorType, Weights};
 use std::time::{Duration, Instant};
 
 const COLS: usize = 1536;
-const TOKENS: [usize; 7] = [1, 2, 4, 8, 12, 16, 32];
-const MOST: usize = 32;
+const TOKENS: [usize; 9] = [1, 2, 4, 8, 12, 16, 32, 48, 64];
+const MOST: usize = 64;
 /// How long each case is measured.
 const SPAN: Duration = Duration::from_millis(100);
 

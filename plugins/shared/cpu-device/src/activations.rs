@@ -117,9 +117,16 @@ fn scales(x: &[f32]) -> (f32, f32) {
             *lane = if magnitude > *lane { magnitude } else { *lane };
         }
     }
-    let largest = lanes
-        .into_iter()
-        .fold(0f32, |a, b| if b > a { b } else { a });
+    for width in [8, 4, 2, 1] {
+        for i in 0..width {
+            lanes[i] = if lanes[i + width] > lanes[i] {
+                lanes[i + width]
+            } else {
+                lanes[i]
+            };
+        }
+    }
+    let largest = lanes[0];
     (
         largest / LARGEST,
         if largest > 0.0 {
@@ -130,16 +137,24 @@ fn scales(x: &[f32]) -> (f32, f32) {
     )
 }
 
+/// The nearest whole number.
+#[inline(always)]
+fn rounded(x: f32) -> i32 {
+    (x + ROUNDER).to_bits().wrapping_sub(ROUNDER.to_bits()) as i32
+}
+
+/// A whole number as its two planes.
+#[inline(always)]
+fn planes(whole: i32) -> (i8, i8) {
+    let upper = whole.wrapping_add(64) >> 7;
+    (upper as i8, whole.wrapping_sub(upper << 7) as i8)
+}
+
 #[inline(always)]
 fn quantise<const N: usize>(x: &[f32], inverse: f32, high: &mut [i8], low: &mut [i8]) {
     let (mut highs, mut lows) = ([0i8; N], [0i8; N]);
     for ((high, low), x) in highs.iter_mut().zip(&mut lows).zip(x) {
-        let whole = (x * inverse + ROUNDER)
-            .to_bits()
-            .wrapping_sub(ROUNDER.to_bits()) as i32;
-        let upper = whole.wrapping_add(64) >> 7;
-        *high = upper as i8;
-        *low = whole.wrapping_sub(upper << 7) as i8;
+        (*high, *low) = planes(rounded(x * inverse));
     }
     high.copy_from_slice(&highs);
     low.copy_from_slice(&lows);
@@ -155,31 +170,37 @@ fn sum(high: &[i8], low: &[i8]) -> i32 {
 #[inline(always)]
 fn row_body32<const FUSED: bool>(x: &[f32], out: &mut [Group32]) {
     for (part, group) in x.chunks(Group32::ELEMS).zip(out) {
-        *group = Group32::ZERO;
+        if part.len() < Group32::ELEMS {
+            *group = Group32::ZERO;
+        }
         for (block, x) in part.chunks_exact(32).enumerate() {
             let (scale, inverse) = scales(x);
+            let mut wholes = [0; 32];
+            for (whole, x) in wholes.iter_mut().zip(x) {
+                *whole = rounded(x * inverse);
+            }
             for half in 0..2 {
                 let at = 64 * half + 16 * block;
-                let (high, low) = (&mut group.high[at..at + 16], &mut group.low[at..at + 16]);
-                quantise::<16>(&x[16 * half..][..16], inverse, high, low);
+                let (mut highs, mut lows) = ([0; 16], [0; 16]);
+                for i in 0..16 {
+                    (highs[i], lows[i]) = planes(wholes[16 * half + i]);
+                }
+                group.high[at..at + 16].copy_from_slice(&highs);
+                group.low[at..at + 16].copy_from_slice(&lows);
             }
-            group.scale[4 * block..][..4].fill(scale);
-        }
-        for lane in 0..16 {
-            let half = |half: usize| {
-                sum(
-                    &group.high[64 * half + 4 * lane..][..4],
-                    &group.low[64 * half + 4 * lane..][..4],
-                )
-            };
-            group.sum[lane] = (half(0) + half(1)) as f32;
-        }
-        for block in 0..4 {
+            let both: [i32; 16] = std::array::from_fn(|i| wholes[i].wrapping_add(wholes[16 + i]));
+            let mut all = 0i32;
+            for (lane, four) in both.as_chunks::<4>().0.iter().enumerate() {
+                let sum = four
+                    .iter()
+                    .fold(0i32, |sum, whole| sum.wrapping_add(*whole));
+                group.sum[4 * block + lane] = sum as f32;
+                all = all.wrapping_add(sum);
+            }
             let lanes = 4 * block..4 * block + 4;
-            // Whole numbers below 2^24, so that floats hold them and the order doesn't matter.
-            let sum: f32 = group.sum[lanes.clone()].iter().sum();
-            group.total[lanes.clone()].fill(group.scale[4 * block] * sum);
-            group.block_sum[lanes].fill(sum as i32);
+            group.scale[lanes.clone()].fill(scale);
+            group.total[lanes.clone()].fill(scale * all as f32);
+            group.block_sum[lanes].fill(all);
         }
     }
 }
@@ -209,11 +230,8 @@ fn wide_body<const FUSED: bool>(x: &[f32], of_one_scale: usize, out: &mut [Wide]
         let group = &mut out[block / 4];
         let mut sum = 0;
         for (whole, x) in group.whole[block % 4].iter_mut().zip(elements) {
-            let rounded = (x * inverse + ROUNDER)
-                .to_bits()
-                .wrapping_sub(ROUNDER.to_bits()) as i16;
-            *whole = rounded;
-            sum += i32::from(rounded);
+            *whole = rounded(x * inverse) as i16;
+            sum += i32::from(*whole);
         }
         group.scale[block % 4] = scale;
         group.total[block % 4] = scale * sum as f32;

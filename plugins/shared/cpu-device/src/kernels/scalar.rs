@@ -67,7 +67,7 @@ fn blocks32<'a>(x: Operand<'a>) -> impl Iterator<Item = Block32<'a>> {
             ],
             low: [&group.low[16 * b..][..16], &group.low[64 + 16 * b..][..16]],
             scale: group.scale[4 * b],
-            sum: group.sum[4 * b..][..4].iter().sum(),
+            sum: group.block_sum[4 * b] as f32,
         })
     })
 }

@@ -1,7 +1,7 @@
 //! AVX-512 kernels with VNNI integer dot products.
 //!
-//! The types that most files have come as whole numbers with a scale for each 32: [`narrow`] multiplies four rows with few tokens,
-//! [`panel`] repacks rows for many; both add up in one order. The kernels of the others walk a row group by group (256
+//! The types that most files have come as whole numbers with a scale for each 32: [`narrow`] multiplies four rows with one token,
+//! [`lanes`] turns rows for some, [`panel`] repacks them for many; all add up in one order. The kernels of the others walk a row group by group (256
 //! elements), unpack a group once, and multiply it with the same group of several tokens; there a result is one vector of 16
 //! partial sums. Either way the order of operations is the same whatever the number of rows and tokens at once.
 
@@ -124,7 +124,7 @@ matmul!(matmul_iq3_s_avx512, product256, Lattice<Iq3S>, Int256);
 matmul!(matmul_iq1_s_avx512, product256, Lattice<Iq1S>, Int256);
 matmul!(matmul_iq1_m_avx512, product256, Lattice<Iq1M>, Int256);
 
-/// The kernels of types that come as whole numbers: few tokens, or panels for many.
+/// The kernels of types that come as whole numbers: one token, some, or panels for many.
 macro_rules! matmul_whole {
     ($name:ident, $weights:ty, 32) => {
         matmul_whole!(@ $name, $weights, tile, scratch => lanes::tiles::<$weights>(tile, scratch), Operand::Wide(..));

@@ -17,17 +17,6 @@ pub(super) trait Weights32 {
     /// Four blocks lie at `p`, and the processor has AVX-512 F, BW, DQ, VL.
     unsafe fn unpack(p: *const u8) -> [__m512i; 2];
 
-    /// Scales of four blocks of four rows, lane `4 b + r`, and their minima for types that have them.
-    ///
-    /// # Safety
-    /// Four blocks lie at each of `rows`, and the processor has AVX-512 F, BW, DQ, VL, F16C.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
-        // SAFETY: the caller's promise; blocks begin with their scale.
-        (unsafe { halves(rows, Self::BYTES) }, _mm512_setzero_ps())
-    }
-
     /// A block of four rows, `step` bytes apart, at each place of `at`: lane `4 f + r` of vector `j` is the elements `4 j .. 4 j + 4` of
     /// row `r` there as unsigned bytes.
     ///
@@ -41,7 +30,7 @@ pub(super) trait Weights32 {
     /// They lie there, and the processor has AVX-512 F, BW, DQ, VL, F16C.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales_of_lanes(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
+    unsafe fn scales(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
         // SAFETY: the caller's promise; blocks begin with their scale and, after it, the minimum of types that have one, or two
         // other bytes.
         let both = unsafe { _mm512_i32gather_epi32::<1>(lanes, p.cast()) };
@@ -53,6 +42,17 @@ pub(super) trait Weights32 {
                 (d, _mm512_cvtph_ps(m))
             }
         }
+    }
+
+    /// The same of four blocks of each of four rows: lane `4 b + r`.
+    ///
+    /// # Safety
+    /// As for `scales`, from the first row on; and four blocks lie at each of `rows`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales_of_rows(rows: [*const u8; 4], lanes: __m512i) -> (__m512, __m512) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::scales(rows[0], lanes) }
     }
 }
 
@@ -167,31 +167,6 @@ fn turned_with_fifth(low: [__m512i; 8], fields: __m512i) -> [__m512i; 8] {
     all
 }
 
-/// Four 16-bit words, `step` bytes apart, as one number.
-///
-/// # Safety
-/// They lie at `p`.
-#[inline(always)]
-unsafe fn words(p: *const u8, step: usize) -> u64 {
-    // SAFETY: the caller's promise.
-    let word = |i: usize| u64::from(unsafe { p.add(i * step).cast::<u16>().read_unaligned() });
-    word(0) | word(1) << 16 | word(2) << 32 | word(3) << 48
-}
-
-/// Four half-precision numbers, `step` bytes apart, of each of four rows: lane `4 b + r`.
-///
-/// # Safety
-/// They lie at `rows`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,f16c")]
-unsafe fn halves(rows: [*const u8; 4], step: usize) -> __m512 {
-    // SAFETY: the caller's promise.
-    let [a, b, c, d] = rows.map(|row| unsafe { words(row, step) } as i64);
-    let by_row = _mm256_set_epi64x(d, c, b, a);
-    let index = _mm256_set_epi16(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
-    _mm512_cvtph_ps(_mm256_permutexvar_epi16(index, by_row))
-}
-
 /// Low and high nibbles of every byte.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
@@ -203,16 +178,25 @@ fn nibbles(v: __m512i) -> [__m512i; 2] {
     ]
 }
 
-/// Adds the fifth bits: bits 0..16 of each block's field go to its first half, bits 16..32 to its second.
+/// Adds the fifth bits of four blocks, whose fields lie `step` bytes apart: bits 0..16 go to the block's first half, bits 16..32 to its second.
 ///
 /// # Safety
-/// Four fields, `step` bytes apart, lie at `p`.
+/// Four fields lie at `p`.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx2")]
 unsafe fn with_fifth([low, high]: [__m512i; 2], p: *const u8, step: usize) -> [__m512i; 2] {
-    let bit = _mm512_set1_epi8(16);
     // SAFETY: the caller's promise.
-    let (first, second) = unsafe { (words(p, step), words(p.add(2), step)) };
+    let field =
+        |b: usize| unsafe { _mm_set1_epi32(p.add(b * step).cast::<i32>().read_unaligned()) };
+    let fields = _mm512_inserti32x4::<1>(_mm512_castsi128_si512(field(0)), field(1));
+    let fields = _mm512_inserti32x4::<3>(_mm512_inserti32x4::<2>(fields, field(2)), field(3));
+    // Bit `i` of a field to byte `i`.
+    let bits = _mm512_set1_epi64(0x8040_2010_0804_0201u64 as i64);
+    let bytes = _mm512_broadcast_i32x4(_mm_set_epi64x(0x0101_0101_0101_0101, 0));
+    let first = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fields, bytes), bits);
+    let bytes = _mm512_or_si512(bytes, _mm512_set1_epi8(2));
+    let second = _mm512_test_epi8_mask(_mm512_shuffle_epi8(fields, bytes), bits);
+    let bit = _mm512_set1_epi8(16);
     [
         _mm512_mask_add_epi8(low, first, low, bit),
         _mm512_mask_add_epi8(high, second, high, bit),
@@ -322,7 +306,14 @@ impl Weights32 for Q4_1 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
+    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
+        // SAFETY: blocks are a scale and a minimum of 2 bytes each and 16 bytes of nibbles.
+        unsafe { turned_nibbles(at, 4, step) }
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn scales_of_rows([a, b, c, d]: [*const u8; 4], _lanes: __m512i) -> (__m512, __m512) {
         const fn index() -> [i16; 32] {
             let mut index = [0; 32];
             let mut lane = 0;
@@ -337,9 +328,12 @@ impl Weights32 for Q4_1 {
         let index = const { index() };
         // SAFETY: a scale and a minimum are the first word of five of each block, so that those of four blocks lie in the first 16
         // words; an array of 64 bytes.
-        let ([a, b, c, d], index) = unsafe {
+        let (a, b, c, d, index) = unsafe {
             (
-                rows.map(|row| _mm512_loadu_si512(row.cast())),
+                _mm512_loadu_si512(a.cast()),
+                _mm512_loadu_si512(b.cast()),
+                _mm512_loadu_si512(c.cast()),
+                _mm512_loadu_si512(d.cast()),
                 _mm512_loadu_si512(index.as_ptr().cast()),
             )
         };
@@ -354,13 +348,6 @@ impl Weights32 for Q4_1 {
             _mm512_cvtph_ps(_mm512_castsi512_si256(both)),
             _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(both)),
         )
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
-        // SAFETY: blocks are a scale and a minimum of 2 bytes each and 16 bytes of nibbles.
-        unsafe { turned_nibbles(at, 4, step) }
     }
 }
 
@@ -377,13 +364,6 @@ impl Weights32 for Q5_1 {
             let back = _mm512_castsi256_si512(_mm256_loadu_si256(p.add(64).cast()));
             with_fifth(gather_nibbles::<6>(front, back), p.add(4), 24)
         }
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
-        // SAFETY: blocks begin with their scale and minimum.
-        unsafe { (halves(rows, 24), halves(rows.map(|row| row.add(2)), 24)) }
     }
 
     #[inline]
@@ -444,23 +424,6 @@ impl Weights32 for Mxfp4 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales(rows: [*const u8; 4]) -> (__m512, __m512) {
-        let mut scales = [0f32; 16];
-        for (r, row) in rows.into_iter().enumerate() {
-            for b in 0..4 {
-                // SAFETY: blocks begin with their exponent.
-                scales[4 * b + r] = BlockMxfp4::half_scale_of(unsafe { row.add(17 * b).read() });
-            }
-        }
-        // SAFETY: an array of sixteen.
-        (
-            unsafe { _mm512_loadu_ps(scales.as_ptr()) },
-            _mm512_setzero_ps(),
-        )
-    }
-
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn turned(at: [*const u8; 4], step: usize) -> [__m512i; 8] {
         // SAFETY: blocks are an exponent of a byte and 16 bytes of nibbles; a list of 16 bytes.
         let (codes, levels) = unsafe {
@@ -475,13 +438,13 @@ impl Weights32 for Mxfp4 {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    unsafe fn scales_of_lanes(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
+    unsafe fn scales(p: *const u8, lanes: __m512i) -> (__m512, __m512) {
         let (mut offsets, mut scales) = ([0i32; 16], [0f32; 16]);
         // SAFETY: an array of sixteen.
         unsafe { _mm512_storeu_si512(offsets.as_mut_ptr().cast(), lanes) };
         for (scale, offset) in scales.iter_mut().zip(offsets) {
             // SAFETY: blocks begin with their exponent.
-            *scale = BlockMxfp4::half_scale_of(unsafe { p.add(offset as usize).read() });
+            *scale = BlockMxfp4::half_scale_of(unsafe { p.offset(offset as isize).read() });
         }
         // SAFETY: an array of sixteen.
         let scales = unsafe { _mm512_loadu_ps(scales.as_ptr()) };

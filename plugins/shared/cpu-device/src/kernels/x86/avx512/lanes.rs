@@ -16,6 +16,7 @@ use super::blocks32::Weights32;
 use super::narrow;
 use crate::activations::Group32;
 use std::arch::x86_64::*;
+use std::mem::MaybeUninit;
 
 /// Rows at once.
 const ROWS: usize = 16;
@@ -23,8 +24,6 @@ const ROWS: usize = 16;
 const TOKENS: usize = 16;
 /// Fewest tokens for which it pays.
 const FROM: usize = 2;
-/// Of more bytes not all are reached by offsets of 31 bits.
-const LARGEST: usize = i32::MAX as usize;
 /// Bytes of a block of 32 activations: two planes, scale, total, sum.
 const BLOCK: usize = 64 + 3 * 4;
 
@@ -49,7 +48,11 @@ pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut [Line]) 
     };
     let x_len = tile.x.kind().row_len(tile.cols);
     let blocks = tile.cols / 32;
-    let turned = match tile.tokens < FROM || tile.weights.len() > LARGEST {
+    assert!(
+        i32::try_from(tile.weights.len()).is_ok(),
+        "a tile is a chunk of a matrix"
+    );
+    let turned = match tile.tokens < FROM {
         true => 0,
         false => tile.rows / ROWS * ROWS,
     };
@@ -268,7 +271,10 @@ fn turn(rows: [__m512i; 8]) -> [__m512i; 8] {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
 unsafe fn product<W: Weights32>(rows: Rows, x: Activations, out: Out) {
-    let mut sums = [[_mm512_setzero_ps(); 4]; TOKENS];
+    let mut sums = [MaybeUninit::<[__m512; 4]>::uninit(); TOKENS];
+    for sums in &mut sums[..x.tokens] {
+        sums.write([_mm512_setzero_ps(); 4]);
+    }
     let counted = _mm512_set_epi32(3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0);
     let fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
     let [bytes, apart] =
@@ -287,18 +293,20 @@ unsafe fn product<W: Weights32>(rows: Rows, x: Activations, out: Out) {
             }
             let at = rows.at.map(|four| four.add(b * W::BYTES));
             let w = W::turned(at, rows.bytes);
-            let (d, m) = W::scales_of_lanes(at[0], lanes);
+            let (d, m) = W::scales(at[0], lanes);
             let block = Block { w, d, m };
             macro_rules! take {
                 ($n:literal, $token:ident) => {
                     let set = x.start.add(($token * x.blocks + b * $n) * BLOCK);
-                    block.take::<W, $n>(sums[$token].as_mut_ptr().add(b % 4), set);
+                    block.take::<W, $n>(sums[$token].as_mut_ptr().cast::<__m512>().add(b % 4), set);
                 };
             }
             sets!(x.tokens, take);
         }
     }
-    for (t, [a, b, c, d]) in sums[..x.tokens].iter().enumerate() {
+    for (t, sums) in sums[..x.tokens].iter().enumerate() {
+        // SAFETY: written above.
+        let [a, b, c, d] = unsafe { sums.assume_init_ref() };
         let sum = _mm512_add_ps(_mm512_add_ps(*a, *c), _mm512_add_ps(*b, *d));
         let four = [
             _mm512_castps512_ps128(sum),

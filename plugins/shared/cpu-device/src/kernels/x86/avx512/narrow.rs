@@ -1,4 +1,4 @@
-//! Few tokens: four rows, far from each other, at a time.
+//! One token, or a few: four rows, far from each other, at a time.
 //!
 //! The sums of a block of 32 are whole numbers, exactly; those of four rows and four blocks become one vector, lane `4 b + r` for
 //! block `b` and row `r`. Block `b` of a row goes to partial sum `b % 4`; the four are added up at the end: `(0 + 2) + (1 + 3)`.
@@ -135,6 +135,10 @@ pub(super) unsafe fn tiles32<W: Weights32>(tile: &Tile<'_>) {
     let Operand::Int32(x) = tile.x else {
         unreachable!("the tile checks the kind")
     };
+    assert!(
+        i32::try_from(tile.weights.len()).is_ok(),
+        "a tile is a chunk of a matrix"
+    );
     let x_len = tile.x.kind().row_len(tile.cols);
     tiles!(tile, x, x_len, product32, W);
 }
@@ -153,28 +157,41 @@ unsafe fn product32<W: Weights32, const T: usize>(
 ) {
     let mut sums = [_mm512_setzero_ps(); T];
     let (full, rest) = (cols / Group32::ELEMS, cols % Group32::ELEMS / 32);
+    let lanes = lanes::<W>(quad.rows);
     for g in 0..full {
         // SAFETY: group `g` of every row is whole: four blocks.
         unsafe {
             let at = quad.rows.map(|row| row.add(g * 4 * W::BYTES));
             at.iter().for_each(|at| ahead(*at, 4 * W::BYTES));
-            take32::<W, T>(&mut sums, at, !0, x.add(g), x_len);
+            take32::<W, T>(&mut sums, at, lanes, !0, x.add(g), x_len);
         }
     }
     if rest > 0 {
         let mut copies = [[0u8; 4 * 34]; ROWS];
         const { assert!(W::BYTES <= 34) };
         // SAFETY: each row ends in `rest` blocks after its whole groups. Four blocks are read: what follows in the tile is masked;
-        // where nothing follows, a copy is read.
+        // where nothing follows, copies are read.
         unsafe {
             let mut at = quad.rows.map(|row| row.add(full * 4 * W::BYTES));
-            for (at, copy) in at.iter_mut().zip(&mut copies) {
-                if quad.end.offset_from_unsigned(*at) < 4 * W::BYTES {
+            let mut lanes = lanes;
+            if at
+                .iter()
+                .any(|at| quad.end.offset_from_unsigned(*at) < 4 * W::BYTES)
+            {
+                for (at, copy) in at.iter_mut().zip(&mut copies) {
                     std::ptr::copy_nonoverlapping(*at, copy.as_mut_ptr(), rest * W::BYTES);
                     *at = copy.as_ptr();
                 }
+                lanes = self::lanes::<W>(at);
             }
-            take32::<W, T>(&mut sums, at, (1 << (4 * rest)) - 1, x.add(full), x_len);
+            take32::<W, T>(
+                &mut sums,
+                at,
+                lanes,
+                (1 << (4 * rest)) - 1,
+                x.add(full),
+                x_len,
+            );
         }
     }
     for t in 0..T {
@@ -183,7 +200,19 @@ unsafe fn product32<W: Weights32, const T: usize>(
     }
 }
 
-/// Adds one group of four rows and every token to the partial sums; `there` are the lanes of blocks that count.
+/// Where block `b` of row `r` begins, in bytes from the first row: lane `4 b + r`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq,avx2")]
+fn lanes<W: Weights32>(rows: [*const u8; ROWS]) -> __m512i {
+    // Rows of a tile are less than 2 GiB apart.
+    let [a, b, c, d] = rows.map(|row| (row as isize - rows[0] as isize) as i32);
+    let rows = _mm512_broadcast_i32x4(_mm_set_epi32(d, c, b, a));
+    let bytes = W::BYTES as i32;
+    let blocks = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    _mm512_add_epi32(rows, _mm512_mullo_epi32(blocks, _mm512_set1_epi32(bytes)))
+}
+
+/// Adds one group of four rows and every token to the partial sums; `lanes` are as the function says, and `there` are the lanes of blocks that count.
 ///
 /// # Safety
 /// Four blocks lie at each of `rows`; `T` groups, `x_len` apart, lie at `x`.
@@ -192,15 +221,18 @@ unsafe fn product32<W: Weights32, const T: usize>(
 unsafe fn take32<W: Weights32, const T: usize>(
     sums: &mut [__m512; T],
     rows: [*const u8; ROWS],
+    lanes: __m512i,
     there: u16,
     x: *const Group32,
     x_len: usize,
 ) {
     // SAFETY: four blocks lie at each.
     let (w, d, m) = unsafe {
-        let (d, m) = W::scales(rows);
+        let (d, m) = W::scales_of_rows(rows, lanes);
+        let [a, b, c, d_row] = rows;
         (
-            rows.map(|row| W::unpack(row)),
+            // Not by `map`: what a closure does would be called.
+            [W::unpack(a), W::unpack(b), W::unpack(c), W::unpack(d_row)],
             _mm512_maskz_mov_ps(there, d),
             _mm512_maskz_mov_ps(there, m),
         )
@@ -217,11 +249,14 @@ unsafe fn take32<W: Weights32, const T: usize>(
                 *(&raw const (*x).block_sum).cast::<__m512i>(),
             )
         };
-        let whole = w.map(|[first, second]| {
+        let mut whole = [_mm512_setzero_si512(); ROWS];
+        for r in 0..ROWS {
+            let [first, second] = w[r];
             let high = _mm512_dpbusd_epi32(_mm512_setzero_si512(), first, high0);
             let high = _mm512_slli_epi32::<7>(_mm512_dpbusd_epi32(high, second, high1));
-            _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(high, first, low0), second, low1)
-        });
+            let low = _mm512_dpbusd_epi32(high, first, low0);
+            whole[r] = _mm512_dpbusd_epi32(low, second, low1);
+        }
         let mut whole = sums_of_parts(whole);
         if let Some(offset) = W::OFFSET {
             // What the stored numbers are too large by times the sum of the block is the same for all rows.
@@ -268,11 +303,16 @@ unsafe fn product256<W: Whole, const T: usize>(
     for g in 0..cols / W::ELEMS {
         // SAFETY: block `g` of every row, and the two groups of every token that go with it.
         unsafe {
-            let strips = quad.rows.map(|row| {
-                let at = row.add(g * W::BYTES);
-                ahead(at, W::BYTES);
-                W::strip(at, STRIP)
-            });
+            let at = quad.rows.map(|row| row.add(g * W::BYTES));
+            at.iter().for_each(|at| ahead(*at, W::BYTES));
+            let [first, second, third, fourth] = at;
+            // Not by `map`: what a closure does would be called.
+            let strips = [
+                W::strip(first, STRIP),
+                W::strip(second, STRIP),
+                W::strip(third, STRIP),
+                W::strip(fourth, STRIP),
+            ];
             let d = in_order([0, 1, 2, 3].map(|r| strips[r].d));
             let m = in_order([0, 1, 2, 3].map(|r| strips[r].m));
             for t in 0..T {
