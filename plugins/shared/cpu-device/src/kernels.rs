@@ -90,9 +90,8 @@ impl ActivationKind {
     }
 }
 
-/// Tokens from which kernels that can repack rows do: of types with blocks of 256, and of those with blocks of 32, whose rows are turned in
-/// registers for as many as sixteen tokens at once. Repacking costs as much as some thirty tokens of these.
-pub(crate) const WIDE_FROM: usize = 8;
+/// Tokens from which kernels that can repack rows of types with blocks of 32 do. Fewer meet rows that are turned in registers, as many as
+/// sixteen at once; repacking costs as much as some thirty tokens of these.
 pub(crate) const WIDE32_FROM: usize = 33;
 
 /// A line of scratch memory.

@@ -8,7 +8,7 @@
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Line, Operand, Tile, WIDE_FROM, WIDE32_FROM};
+use super::super::{Line, Operand, Tile, WIDE32_FROM};
 use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::Group256;
@@ -33,6 +33,9 @@ use points::Lattice;
 pub(super) fn lines(cols: usize) -> usize {
     panel::lines(cols).max(lanes::lines(cols))
 }
+
+/// Tokens from which rows of types with blocks of 256 are repacked.
+const WIDE_FROM: usize = 8;
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline]
