@@ -4,6 +4,7 @@ use super::errors::Problem;
 use super::http::App;
 use super::models::Served;
 use crate::error::Result;
+use crate::manifest::KeepAlive;
 use crate::registry::Model;
 use backplane_plugin_api::types::Control;
 use std::sync::Arc;
@@ -44,11 +45,24 @@ pub(super) async fn call<T: Send + 'static>(
     served: &Arc<Served>,
     work: impl FnOnce(&Model, &Stop) -> Result<T> + Send + 'static,
 ) -> std::result::Result<T, Problem> {
+    call_keeping(app, served, None, work).await
+}
+
+/// The same, and says how long the model stays loaded after it.
+///
+/// # Errors
+/// As [`call`].
+pub(super) async fn call_keeping<T: Send + 'static>(
+    app: &Arc<App>,
+    served: &Arc<Served>,
+    keep: Option<KeepAlive>,
+    work: impl FnOnce(&Model, &Stop) -> Result<T> + Send + 'static,
+) -> std::result::Result<T, Problem> {
     if app.is_stopping() {
         return Err(Problem::unavailable("the server is stopping", None));
     }
     let room = app.queue.enter(1)?.room().await?;
-    let model = app.models.acquire(served, None).await?;
+    let model = app.models.acquire(served, keep).await?;
     let stop = Stop {
         gone: Arc::default(),
         app: app.clone(),

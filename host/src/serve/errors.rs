@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 
 /// Whose clients a path is for: how its errors look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(dead_code, reason = "paths of the other two come next")]
 pub(super) enum Dialect {
     OpenAi,
     Anthropic,

@@ -171,23 +171,11 @@ pub(super) struct Running {
 }
 
 /// Starts generations, once there is room and their model is loaded; `pieces` are told as they come, else the ends alone.
+/// The model stays loaded after it for as long as `keep` says.
 ///
 /// # Errors
 /// Too many wait already.
 pub(super) fn start(
-    app: &Arc<App>,
-    served: &Arc<Served>,
-    jobs: Vec<Job>,
-    pieces: bool,
-) -> std::result::Result<Running, Problem> {
-    start_keeping(app, served, None, jobs, pieces)
-}
-
-/// The same, and says how long the model stays loaded after it.
-///
-/// # Errors
-/// Too many wait already.
-pub(super) fn start_keeping(
     app: &Arc<App>,
     served: &Arc<Served>,
     keep: Option<KeepAlive>,

@@ -6,6 +6,7 @@ use super::errors::Problem;
 use super::generation::{self, Answer, Job, Running, Told};
 use super::http::{self, App};
 use super::models::Served;
+use crate::manifest::KeepAlive;
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
@@ -78,9 +79,24 @@ pub(super) async fn send(
     served: &Arc<Served>,
     jobs: Vec<Job>,
     stream: bool,
+    render: impl Render,
+) -> Result<Response, Problem> {
+    send_keeping(app, served, None, jobs, stream, render).await
+}
+
+/// The same, and says how long the model stays loaded after it.
+///
+/// # Errors
+/// As [`send`].
+pub(super) async fn send_keeping(
+    app: &Arc<App>,
+    served: &Arc<Served>,
+    keep: Option<KeepAlive>,
+    jobs: Vec<Job>,
+    stream: bool,
     mut render: impl Render,
 ) -> Result<Response, Problem> {
-    let running = generation::start(app, served, jobs, stream)?;
+    let running = generation::start(app, served, keep, jobs, stream)?;
     if stream {
         return respond(running, render).await;
     }

@@ -36,7 +36,7 @@ assert "Paris" in said.response and said.done_reason, said
 raw = client.generate(model=model, prompt="The capital of France is", raw=True, options={"temperature": 0, "num_predict": 6})
 parts = client.generate(model=model, prompt="The capital of France is", raw=True, stream=True, options={"temperature": 0, "num_predict": 6})
 assert "Paris" in raw.response and "".join(part.response for part in parts) == raw.response, raw
-assert client.generate(model=model).done_reason == "load"
+assert client.generate(model=model, keep_alive="1h").done_reason == "load"
 
 many = client.embed(model=model, input=["The sky is blue", "Grass is green"])
 assert len(many.embeddings) == 2 and many.prompt_eval_count > 4
@@ -93,6 +93,7 @@ def refused(status, call):
 refused(404, lambda: client.chat(model="another", messages=user))
 assert "top_k" in refused(400, lambda: client.chat(model=model, messages=user, options={"top_k": "x"})).error
 assert "num_ctx" in refused(400, lambda: client.chat(model=model, messages=user, options={"num_ctx": 1 << 20}, stream=True)).error
+refused(400, lambda: client.chat(model=model, messages=user, keep_alive="soon"))
 assert "mirostat" in refused(400, lambda: client.generate(model=model, prompt="x", options={"mirostat": 1})).error
 refused(400, lambda: client.chat(model=model, messages=[{"role": "user", "content": "word " * 20000}], stream=True))
 refused(401, lambda: ollama.Client(host=echo_url).embed(model=ECHO, input="x"))

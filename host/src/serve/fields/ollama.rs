@@ -4,6 +4,7 @@ use super::Does::{Content, Honoured, NoEffect, Refused};
 use super::openai::{seed, stop};
 use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
+use crate::manifest::KeepAlive;
 use crate::serve::tools::{self, Held, To};
 use serde_json::{Value, json};
 
@@ -36,6 +37,8 @@ pub(in crate::serve) struct Ollama {
     pub(in crate::serve) raw: bool,
     /// The context that the model is to have at least.
     pub(in crate::serve) context: Option<u32>,
+    /// How long the model stays loaded.
+    pub(in crate::serve) keep: Option<KeepAlive>,
     /// How many numbers of an embedding.
     pub(in crate::serve) dimensions: Option<u32>,
 }
@@ -73,7 +76,8 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "truncate", on: EMBED, does: Refused(is_false), about: "nothing is cut: what is longer than the context is refused" },
     Field { name: "truncate", on: BOTH, does: Refused(is_false), about: "nothing is cut: what is longer than the context is refused" },
     Field { name: "shift", on: BOTH, does: Refused(is_false), about: "nothing is left out where the context is full" },
-    Field { name: "keep_alive", on: LOADING, does: NoEffect, about: "models stay loaded while the server runs" },
+    Field { name: "keep_alive", on: LOADING, does: Honoured(keep_alive),
+        about: "how long the model stays loaded after this: seconds, or a time such as `5m`; below 0 for ever; as it is set unless given; 0 with nothing asked unloads it" },
     Field { name: "images", on: GENERATE, does: Refused(is_empty), about: "only texts are read" },
     Field { name: "suffix", on: GENERATE, does: Refused(is_empty), about: "texts are not filled in" },
     Field { name: "template", on: GENERATE, does: Refused(is_empty), about: "the model's own template is used; see `raw`" },
@@ -116,6 +120,13 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "vocab_only", on: OPTIONS, does: Refused(is_false), about: "models are loaded whole" },
     Field { name: "embedding_only", on: OPTIONS, does: Refused(is_false), about: "models are loaded whole" },
 ];
+
+fn keep_alive(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let keep = KeepAlive::from_json(value);
+    let what = "seconds, or a time such as `5m`";
+    asked.ollama.keep = Some(keep.ok_or_else(|| expected(what, value))?);
+    Ok(())
+}
 
 fn format(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let schema = match value {

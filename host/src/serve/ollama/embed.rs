@@ -2,7 +2,7 @@
 
 use super::time::nanoseconds;
 use crate::registry::Model;
-use crate::serve::calls::{Stop, call};
+use crate::serve::calls::{Stop, call_keeping};
 use crate::serve::errors::Problem;
 use crate::serve::fields::{self, Asked, Endpoint};
 use crate::serve::http::{self, App, Shared};
@@ -90,7 +90,7 @@ async fn vectors(
         extra: BTreeMap::new(),
     };
     let work = move |model: &Model, stop: &Stop| openai::embeddings::embed(model, &request, stop);
-    let (mut vectors, _) = call(app, &served, work).await?;
+    let (mut vectors, _) = call_keeping(app, &served, asked.ollama.keep, work).await?;
     if let Some(wanted) = asked.ollama.dimensions {
         for vector in &mut vectors {
             cut(&mut vector.values, wanted as usize)?;

@@ -13,6 +13,7 @@ use backplane_plugin_api::capability::EMBED;
 use backplane_plugin_api::types::ModelInfo;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 /// The models that are served.
 pub(in crate::serve) async fn tags(State(app): Shared) -> Result<Response, Problem> {
@@ -30,6 +31,15 @@ pub(in crate::serve) async fn running(State(app): Shared) -> Response {
         let info = app.models.loaded(&served)?.info();
         let mut model = entry(&served, Some(&info));
         model["context_length"] = json!(info.loaded_context);
+        let seen = app.models.seen(&served);
+        model["size"] = json!(seen.size_bytes);
+        // One that stays has no such time.
+        let left = seen
+            .expires_s
+            .and_then(|left| Duration::try_from_secs_f64(left).ok());
+        if let Some(expires) = left.and_then(|left| SystemTime::now().checked_add(left)) {
+            model["expires_at"] = json!(timestamp(expires));
+        }
         Some(model)
     });
     let models: Vec<Value> = models.collect();

@@ -1,8 +1,9 @@
 //! `POST /api/chat` and `POST /api/generate`.
 
 use super::time::{nanoseconds, timestamp};
+use crate::manifest::KeepAlive;
 use crate::registry::Model;
-use crate::serve::calls::{Stop, call};
+use crate::serve::calls::{Stop, call_keeping};
 use crate::serve::conversation::Conversation;
 use crate::serve::errors::{Dialect, Problem};
 use crate::serve::fields::{self, Asked, Endpoint};
@@ -18,7 +19,7 @@ use axum::response::Response;
 use backplane_plugin_api::types::{Prompt, TokenLogprob};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Answers with the next message of a chat.
 pub(in crate::serve) async fn chat(
@@ -31,11 +32,11 @@ pub(in crate::serve) async fn chat(
     let served = super::model(&app, &asked)?;
     let shape = Shape::new(&served, &asked, true);
     if conversation.is_empty() {
-        return load(&app, &served, &shape).await;
+        return load(&app, &served, asked.ollama.keep, &shape).await;
     }
-    let stream = asked.stream;
+    let (stream, keep) = (asked.stream, asked.ollama.keep);
     let jobs = vec![Job::chat(asked, conversation.into_messages())];
-    reply::send(&app, &served, jobs, stream, shape).await
+    reply::send_keeping(&app, &served, keep, jobs, stream, shape).await
 }
 
 /// Answers a prompt, by the model's template or, raw, without it.
@@ -56,9 +57,9 @@ pub(in crate::serve) async fn generate(
     let served = super::model(&app, &asked)?;
     let shape = Shape::new(&served, &asked, false);
     if prompt.is_empty() {
-        return load(&app, &served, &shape).await;
+        return load(&app, &served, asked.ollama.keep, &shape).await;
     }
-    let stream = asked.stream;
+    let (stream, keep) = (asked.stream, asked.ollama.keep);
     let job = if asked.ollama.raw {
         let prompt = Prompt::Text {
             text: prompt.to_owned(),
@@ -73,14 +74,22 @@ pub(in crate::serve) async fn generate(
         conversation.say("user", prompt);
         Job::chat(asked, conversation.into_messages())
     };
-    reply::send(&app, &served, vec![job], stream, shape).await
+    reply::send_keeping(&app, &served, keep, vec![job], stream, shape).await
 }
 
-/// Nothing is asked but that the model be there.
-async fn load(app: &Arc<App>, served: &Arc<Served>, shape: &Shape) -> Result<Response, Problem> {
-    call(app, served, |_: &Model, _: &Stop| Ok(())).await?;
+/// Nothing is asked but that the model be there, or be so no longer.
+async fn load(
+    app: &Arc<App>,
+    served: &Arc<Served>,
+    keep: Option<KeepAlive>,
+    shape: &Shape,
+) -> Result<Response, Problem> {
+    let unload = keep == Some(KeepAlive::For(Duration::ZERO));
+    if !unload || app.models.loaded(served).is_some() {
+        call_keeping(app, served, keep, |_: &Model, _: &Stop| Ok(())).await?;
+    }
     let mut answer = shape.line("", &[], true);
-    answer["done_reason"] = json!("load");
+    answer["done_reason"] = json!(if unload { "unload" } else { "load" });
     Ok(http::json(StatusCode::OK, &answer))
 }
 
@@ -209,9 +218,11 @@ impl Shape {
             Ended::Length => "length",
             Ended::Stop | Ended::StopString | Ended::ToolCalls => "stop",
         });
-        line["total_duration"] = json!(nanoseconds(self.begun.elapsed().as_secs_f64()));
-        // It was there.
-        line["load_duration"] = json!(0);
+        let total = self.begun.elapsed().as_secs_f64();
+        // What is left: the model was loaded, or was there.
+        let load = total - completion.queue_s - completion.prefill_s - completion.decode_s;
+        line["total_duration"] = json!(nanoseconds(total));
+        line["load_duration"] = json!(nanoseconds(load));
         line["prompt_eval_count"] = json!(completion.prompt_tokens);
         line["prompt_eval_duration"] = json!(nanoseconds(completion.prefill_s));
         line["eval_count"] = json!(completion.completion_tokens);
