@@ -12,6 +12,7 @@ use hyper::body::{Frame, SizeHint};
 use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -116,6 +117,16 @@ impl Exchange {
     pub(super) fn series(&self, model: &str, backend: &str) -> Arc<Series> {
         self.found().model = Some((model.to_owned(), backend.to_owned()));
         self.metrics.series(model, backend)
+    }
+
+    /// Tokens were read for it, and no reply made.
+    pub(super) fn has_read(&self, tokens: u64) {
+        let mut found = self.found();
+        found.prompt_tokens += tokens;
+        if let Some((model, backend)) = &found.model {
+            let series = self.metrics.series(model, backend);
+            series.prompt_tokens.fetch_add(tokens, Ordering::Relaxed);
+        }
     }
 
     /// The first token of a reply to it has come.

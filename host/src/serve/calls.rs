@@ -1,5 +1,6 @@
 //! Calls of a model that are no generations, off the threads that serve.
 
+use super::access::{self, Exchange};
 use super::errors::Problem;
 use super::http::App;
 use super::models::Served;
@@ -15,9 +16,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub(super) struct Stop {
     gone: Arc<AtomicBool>,
     app: Arc<App>,
+    /// The request that it is for.
+    exchange: Option<Arc<Exchange>>,
 }
 
 impl Stop {
+    /// So many tokens were read for the request.
+    pub(super) fn has_read(&self, tokens: u64) {
+        if let Some(exchange) = &self.exchange {
+            exchange.has_read(tokens);
+        }
+    }
+
     /// As the progress of a call asks for it.
     pub(super) fn control(&self) -> Control {
         match self.gone.load(Ordering::Acquire) || self.app.is_cut_off() {
@@ -66,7 +76,11 @@ pub(super) async fn call_keeping<T: Send + 'static>(
     let stop = Stop {
         gone: Arc::default(),
         app: app.clone(),
+        exchange: access::current(),
     };
+    if let Some(exchange) = &stop.exchange {
+        exchange.series(&served.id, &model.backend());
+    }
     let _gone = Gone(stop.gone.clone());
     let app = app.clone();
     let done = tokio::task::spawn_blocking(move || {
@@ -79,7 +93,8 @@ pub(super) async fn call_keeping<T: Send + 'static>(
         .await
         .map_err(|error| Problem::internal(format!("the answer failed: {error}")))?;
     answer.map_err(|error| {
-        tracing::warn!("{}: {error}", served.id);
+        let request = access::current().map_or_else(String::new, |exchange| exchange.id.clone());
+        tracing::warn!(request, "{}: {error}", served.id);
         Problem::from(&error)
     })
 }

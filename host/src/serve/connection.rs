@@ -60,7 +60,7 @@ pub(super) fn connect(
         // On the heap, so that a silent one takes little.
         let served = match &app.tls {
             None => Box::pin(serve(stream, router, peer, idle, watcher)).await,
-            Some(tls) => Box::pin(secure(stream, tls, router, peer, idle, watcher)).await,
+            Some(tls) => Box::pin(secure(app, stream, tls, router, peer, watcher)).await,
         };
         if let Err(why) = served {
             tracing::debug!("{}: {why}", peer.0);
@@ -69,11 +69,11 @@ pub(super) fn connect(
 }
 
 async fn secure(
+    app: &App,
     mut stream: TcpStream,
     tls: &tls::Tls,
     router: Router,
     peer: Peer,
-    idle: Duration,
     watcher: Watcher,
 ) -> Result<(), String> {
     let mut first = [0];
@@ -86,11 +86,14 @@ async fn secure(
         let _ = stream.shutdown().await;
         return Err("it does not speak TLS".to_owned());
     }
-    let agreed = tokio::time::timeout(HANDSHAKE_TIME, tls.acceptor().accept(stream)).await;
+    let agreed = tokio::select! {
+        agreed = tokio::time::timeout(HANDSHAKE_TIME, tls.acceptor().accept(stream)) => agreed,
+        () = app.stopped() => return Err("the server stops".to_owned()),
+    };
     let stream = agreed
         .map_err(|_| "TLS took too long".to_owned())?
         .map_err(|error| error.to_string())?;
-    serve(stream, router, peer, idle, watcher).await
+    serve(stream, router, peer, app.options.idle_time, watcher).await
 }
 
 /// Serves its requests.

@@ -93,7 +93,10 @@ fn holder(
             if headers.contains_key(header::ORIGIN) {
                 return Err(Problem::forbidden("/admin is not for web pages"));
             }
-            let here = is_here(peer) && !cors::is_sent_on(headers);
+            // A page may have its own name point to this machine, and then sends no origin with what it reads.
+            let here = is_here(peer)
+                && !cors::is_sent_on(headers)
+                && cors::check_host(headers, &app.options.hosts).is_ok();
             let admin = holder.as_ref().is_some_and(|holder| holder.admin);
             if !here && !admin {
                 let message = "/admin is for this machine alone, and for keys marked `admin`";

@@ -6,12 +6,14 @@ mod embeddings;
 mod ollama;
 mod openai;
 mod responses;
+mod schemas;
 mod tokens;
 pub(super) mod values;
 
 pub(super) use embeddings::Embeddings;
 pub(super) use ollama::Ollama;
 pub(super) use responses::choice_json;
+pub(super) use schemas::body;
 pub(super) use tokens::Tokens;
 
 use super::errors::Problem;

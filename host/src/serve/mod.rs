@@ -34,6 +34,7 @@ mod metrics;
 mod models;
 mod ollama;
 mod openai;
+mod openapi;
 mod operator;
 mod page;
 mod queue;

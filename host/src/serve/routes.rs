@@ -2,7 +2,7 @@
 
 use super::errors::{Dialect, Problem};
 use super::http::App;
-use super::{anthropic, door, metrics, ollama, openai, operator, page, tokens};
+use super::{anthropic, door, metrics, ollama, openai, openapi, operator, page, tokens};
 use axum::Router;
 use axum::http::{Method, Uri};
 use axum::routing::{MethodRouter, get, post};
@@ -20,7 +20,6 @@ pub(super) enum Access {
 }
 
 /// One path and method.
-#[allow(dead_code, reason = "keys and the document of the API come next")]
 pub(super) struct Route {
     pub(super) method: Method,
     pub(super) path: &'static str,
@@ -90,6 +89,8 @@ pub(super) static ROUTES: &[Route] = &[
         about: "the models that are loaded: backend, device, size, context, who uses them, when they are unloaded" },
     Route { method: Method::POST, path: "/admin/stop", dialect: OpenAi, access: Admin, handler: || post(operator::stop),
         about: "unloads the `model` that the request names, once nobody uses it" },
+    Route { method: Method::GET, path: "/openapi.json", dialect: OpenAi, access: Open, handler: || get(openapi::show),
+        about: "this API as an OpenAPI document" },
     Route { method: Method::POST, path: "/admin/reload", dialect: OpenAi, access: Admin, handler: || post(operator::reload),
         about: "looks at manifest and plugins again and tells what changed" },
 ];

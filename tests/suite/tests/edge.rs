@@ -249,6 +249,13 @@ fn keys_let_in_who_has_one() {
     assert_eq!(reload(&[far, "x-api-key: sk-alice-1"]).status, 403);
     assert_eq!(reload(&[far, "x-api-key: sk-root-1"]).status, 200);
     assert_eq!(reload(&["Origin: http://127.0.0.1"]).status, 403);
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    std::io::Write::write_all(
+        &mut stream,
+        b"POST /admin/reload HTTP/1.1\r\nHost: rebound.example\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
+    )
+    .expect("sent");
+    assert_eq!(head(stream).rest().status, 403);
 
     // Another file takes the place of the first; a broken one does not.
     secret(home.path(), "keys", "bob: sk-bob-123\n");

@@ -20,13 +20,15 @@ const PLUGINS: &[(&str, &str, &str)] = &[
 pub(crate) const SMOLLM2: (&str, &str) = ("smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf");
 pub(crate) const GEMMA3: (&str, &str) = ("gemma3", "gemma-3-270m.Q4_K_M.gguf");
 
-/// The registry packages with the official clients for Python, and with a validator of JSON schemas that is not ours, with
-/// each the module that it brings.
+/// The registry packages with the official clients for Python, and with what judges the server that is not ours: a validator of JSON
+/// schemas, Prometheus' parser, and what asks for all that a document of an API promises; with each the module that it brings.
 const CLIENTS: &[(&str, &str)] = &[
     ("openai==3.57.0", "openai"),
     ("anthropic==2.14.0", "anthropic"),
     ("ollama==0.6.3", "ollama"),
     ("jsonschema-rs==0.60.3", "jsonschema_rs"),
+    ("prometheus-client==0.26.0", "prometheus_client"),
+    ("schemathesis==4.32.5", "schemathesis"),
 ];
 
 /// The registry package with Node, and the one with a Chromium for it to unpack: a whole browser without a window, with

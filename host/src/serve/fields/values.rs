@@ -29,9 +29,10 @@ pub(super) fn boolean(value: &Value) -> Result<bool, String> {
 
 /// A number within bounds.
 pub(super) fn number(value: &Value, least: f32, most: f32) -> Result<f32, String> {
-    let number = value.as_f64().map(|number| number as f32);
+    let number = value.as_f64();
     number
-        .filter(|number| (least..=most).contains(number))
+        .filter(|number| (f64::from(least)..=f64::from(most)).contains(number))
+        .map(|number| number as f32)
         .ok_or_else(|| {
             let what = match (least, most) {
                 (0.0, f32::MAX) => "a number from 0".to_owned(),

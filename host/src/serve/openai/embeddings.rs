@@ -83,7 +83,9 @@ pub(in crate::serve) fn embed(
         answer.map_err(|error| at_input(error, index))
     };
     let vectors = answers.into_iter().enumerate().map(named);
-    Ok((vectors.collect::<Result<_>>()?, model.backend()))
+    let vectors: Vec<Embedding> = vectors.collect::<Result<_>>()?;
+    stop.has_read(vectors.iter().map(|vector| vector.prompt_tokens).sum());
+    Ok((vectors, model.backend()))
 }
 
 /// An error of one input, with its place.
