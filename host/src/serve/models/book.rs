@@ -443,7 +443,7 @@ impl Models {
         let loaded = self.registry.load(&served.named, &served.loading);
         let result = match loaded {
             Ok(model) => {
-                let bytes = self.taken(&served, &model);
+                let bytes = self.taken(served, &model);
                 self.metrics.loads.add([served.id.clone()], 1);
                 let mut book = self.book();
                 if let Some(slot) = book.slots.get_mut(&served.id) {

@@ -178,7 +178,7 @@ impl Names {
     pub(in crate::serve) fn all(&self) -> Vec<Arc<Served>> {
         let mut all = self.fixed.clone();
         let mut found = self.found();
-        found.sort_by(|one, other| one.id.to_lowercase().cmp(&other.id.to_lowercase()));
+        found.sort_by_key(|one| one.id.to_lowercase());
         all.extend(found);
         all
     }
