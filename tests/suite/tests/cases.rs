@@ -12,6 +12,7 @@
 //! | characters split over tokens; stop strings across tokens | here |
 //! | context overflow; empty things; sizes | here; `serve.rs` |
 #![cfg(unix)]
+#![allow(clippy::unwrap_used)]
 
 use backplane_tests::http::{Answer, head, send};
 use backplane_tests::server::Server;
