@@ -294,7 +294,13 @@ fn number(page: &str, name: &str) -> f64 {
             let rest = line.strip_prefix(name);
             rest.is_some_and(|rest| rest.starts_with(['{', ' ']))
         })
-        .map(|line| line.rsplit(' ').next().unwrap().parse().expect("a number"))
+        .map(|line| {
+            line.rsplit(' ')
+                .next()
+                .expect("a word")
+                .parse()
+                .expect("a number")
+        })
         .collect();
     assert!(!samples.is_empty(), "no {name} in\n{page}");
     samples.iter().sum()
