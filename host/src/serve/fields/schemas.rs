@@ -167,6 +167,10 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         (_, "add_generation_prompt" | "penalize_newline") => only(json!([true])),
         (_, "mirostat") => only(json!([0])),
         (_, "tfs_z" | "typical_p") => only(json!([1])),
+        (_, "keep_alive") => any_of(&[
+            json!({ "type": "number" }),
+            json!({ "type": "string", "examples": ["5m"] }),
+        ]),
         (_, "width" | "height" | "steps") => only(json!([])),
         (_, "function_call") => only(json!(["none", "auto"])),
         (_, "reasoning_effort") => only(json!(["none"])),

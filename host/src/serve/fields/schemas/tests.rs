@@ -1,7 +1,7 @@
 use super::*;
 use crate::serve::fields::{Asked, TABLES, set};
 
-/// Fields whose schema says less than what is read: objects with rules of their own.
+/// Fields whose schema says less than what is read: objects and texts with rules of their own.
 const LOOSE: &[&str] = &[
     "tools",
     "tool_choice",
@@ -9,6 +9,7 @@ const LOOSE: &[&str] = &[
     "response_format",
     "format",
     "grammar",
+    "keep_alive",
 ];
 
 /// As much of JSON schema as is used here.
