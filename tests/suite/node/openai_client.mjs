@@ -41,7 +41,7 @@ assert.equal(response.output_text, streamed);
 assert.equal(response.status, "completed");
 
 // Structured output, into the caller's own types.
-const Place = z.object({ city: z.string(), population: z.number().int() });
+const Place = z.object({ city: z.enum(["London", "Paris", "Rome"]), river: z.boolean() });
 const where = [{ role: "user", content: "Where is the Eiffel Tower?" }];
 const parsed = await client.chat.completions.parse({
   model, messages: where, temperature: 0, max_completion_tokens: 200, response_format: zodResponseFormat(Place, "place"),

@@ -37,14 +37,14 @@ assert stopped.stop_reason == "stop_sequence" and stopped.stop_sequence == "Pari
 assert client.messages.create(**{**asked, "max_tokens": 1}).stop_reason == "max_tokens"
 
 # Structured output, and a tool that has to be called, by a real model.
-schema = {"type": "object", "properties": {"city": {"type": "string"}, "population": {"type": "integer"}},
-          "required": ["city", "population"], "additionalProperties": False}
+schema = {"type": "object", "properties": {"city": {"enum": ["London", "Paris", "Rome"]}, "river": {"type": "boolean"}},
+          "required": ["city", "river"], "additionalProperties": False}
 where = dict(model=model, messages=[{"role": "user", "content": "Where is the Eiffel Tower?"}], max_tokens=200, extra_body=greedy)
 held = client.messages.create(**where, output_config={"format": {"type": "json_schema", "schema": schema}})
-assert set(json.loads(held.content[0].text)) == {"city", "population"}, held
+assert set(json.loads(held.content[0].text)) == {"city", "river"}, held
 tools = [{"name": "remember", "description": "Remembers a place", "input_schema": schema}]
 forced = client.messages.create(**where, tools=tools, tool_choice={"type": "tool", "name": "remember"})
-assert forced.stop_reason == "tool_use" and set(forced.content[-1].input) == {"city", "population"}, forced
+assert forced.stop_reason == "tool_use" and set(forced.content[-1].input) == {"city", "river"}, forced
 
 # Tools: what is said calls them, what they give is said again.
 call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Paris"}}\n</tool_call>'

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from typing import Literal
 
 import ollama
 from pydantic import BaseModel
@@ -46,8 +47,8 @@ assert client.embeddings(model=model, prompt="The sky is blue").embedding == man
 
 # Structured output.
 class Place(BaseModel):
-    city: str
-    population: int
+    city: Literal["London", "Paris", "Rome"]
+    river: bool
 
 
 where = [{"role": "user", "content": "Where is the Eiffel Tower?"}]

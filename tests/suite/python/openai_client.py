@@ -4,6 +4,7 @@ the last message again, by that key. Prints `fine` when all is as it expects."""
 import json
 import math
 import sys
+from typing import Literal
 
 import openai
 from pydantic import BaseModel
@@ -84,8 +85,8 @@ assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_outp
 
 # Structured output, into the caller's own types.
 class Place(BaseModel):
-    city: str
-    population: int
+    city: Literal["London", "Paris", "Rome"]
+    river: bool
 
 
 messages = [{"role": "user", "content": "Where is the Eiffel Tower?"}]
@@ -99,7 +100,7 @@ assert isinstance(response.output_parsed, Place), response
 
 # A tool that has to be called, by a real model: its arguments follow the schema.
 tool = openai.pydantic_function_tool(Place, name="remember", description="Remembers a place")
-required = client.chat.completions.parse(model=model, messages=messages, tools=[tool], tool_choice="required", temperature=0, max_completion_tokens=200)
+required = client.chat.completions.parse(model=model, messages=messages, tools=[tool], tool_choice="required", parallel_tool_calls=False, temperature=0, max_completion_tokens=200)
 called = required.choices[0].message.tool_calls[0].function
 assert called.name == "remember" and isinstance(called.parsed_arguments, Place), required
 

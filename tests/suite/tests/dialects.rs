@@ -46,7 +46,7 @@ fn echo() -> (TempDir, Server) {
     std::fs::write(&keys, format!("tests: {KEY}\n")).expect("keys");
     owner_alone(&keys);
     let keys = keys.to_str().expect("UTF-8");
-    let arguments = ["model.echo", "--api-keys", keys];
+    let arguments = ["model.echo", "--api-keys", keys, "--queue", "0"];
     let server = Server::start(home.path(), Some(&manifest), &arguments).ready();
     (home, server)
 }
