@@ -208,7 +208,7 @@ fn what_is_wrong_is_refused_in_each_dialects_shape() {
             "/v1/messages",
             &messages,
             "max_tokens",
-            json!(0),
+            json!(-1),
             "`max_tokens`",
         ),
         (
