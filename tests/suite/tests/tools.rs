@@ -104,7 +104,10 @@ fn forced_calls(server: &Server, id: &str) {
         json!("required"),
         json!({ "type": "function", "function": { "name": "weather" } }),
     ] {
-        let body = asked(id, json!({ "tools": [weather()], "tool_choice": choice }));
+        let body = asked(
+            id,
+            json!({ "tools": [weather()], "tool_choice": choice, "parallel_tool_calls": false }),
+        );
         let answer = whole(server, &body);
         let choice = &answer["choices"][0];
         assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");

@@ -25,7 +25,7 @@ fn bad_fields_are_named() {
     let none = Sampling::default();
     let grammar = Grammar {
         kind: "regex".into(),
-        source: "a+".into(),
+        source: "a(".into(),
     };
     let unsupported = ErrorCode::UnsupportedField;
     let invalid = ErrorCode::InvalidRequest;
@@ -35,7 +35,7 @@ fn bad_fields_are_named() {
                 grammar: Some(grammar),
                 ..base.clone()
             },
-            unsupported,
+            invalid,
             "grammar",
         ),
         (
