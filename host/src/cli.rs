@@ -19,6 +19,7 @@ pub(crate) mod plugins;
 mod progress;
 pub(crate) mod run;
 mod serve;
+pub(crate) mod speaker;
 mod states;
 mod text;
 mod usage;
@@ -91,6 +92,8 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
         Verb::InspectAttention(verb) => states::inspect_attention(&global, &verb),
         Verb::Devices(verb) => devices::devices(&global, &verb),
         Verb::Serve(verb) => serve::serve(&global, &verb),
+        Verb::Ps(verb) => serve::ps(&global, &verb),
+        Verb::Stop(verb) => serve::stop(&global, &verb),
         Verb::Config(verb) => config::config(&global, &verb),
         Verb::Plugins(verb) => plugins::plugins(&global, &verb),
         Verb::Completions(verb) => generated::completions(&verb),

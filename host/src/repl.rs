@@ -13,7 +13,7 @@ mod terminal;
 
 use crate::cli::arguments::{Chat, Global};
 use crate::cli::interrupt::Interrupt;
-use crate::cli::{output, registry};
+use crate::cli::{output, registry, speaker};
 use crate::error::Result;
 use editor::{Editor, Input};
 use session::Session;
@@ -27,7 +27,8 @@ use std::process::ExitCode;
 pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     let registry = registry(global)?.reloadable();
     let interrupt = Interrupt::catch(false)?;
-    let mut session = Session::new(global, &registry, interrupt, verb);
+    let server = verb.server.as_deref().map(speaker::server).transpose()?;
+    let mut session = Session::new(global, &registry, interrupt, verb, server);
     if let Some(model) = &verb.model {
         session.load(model)?;
     }

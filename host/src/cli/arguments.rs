@@ -6,7 +6,7 @@ pub(crate) mod author;
 mod serve;
 mod settings;
 
-pub(crate) use serve::{Config, Reload, Serve};
+pub(crate) use serve::{Config, Ps, Reload, Serve, Stop};
 
 use super::values;
 use crate::manifest::Isolation;
@@ -102,6 +102,10 @@ pub(crate) enum Verb {
     InspectAttention(InspectAttention),
     /// Serve models over HTTP, as OpenAI's API has them
     Serve(Serve),
+    /// Models that a running server has loaded
+    Ps(Ps),
+    /// Have a running server unload a model
+    Stop(Stop),
     /// Every setting, its value, and where that comes from
     Config(Config),
     /// Which engines can run here, and why the others can't
@@ -227,7 +231,8 @@ impl Generating {
     backplane run model.gguf \"Why is the sky blue?\"\n  \
     echo \"Summarise this: ...\" | backplane run smollm2\n  \
     backplane run model.gguf --raw --temperature 0 --max-tokens 32 \"Once upon a time\"\n  \
-    backplane run model.gguf --json --seed 7 \"Name three colours.\"")]
+    backplane run model.gguf --json --seed 7 \"Name three colours.\"\n  \
+    backplane run smollm2 --server http://127.0.0.1:8080 \"Why is the sky blue?\"")]
 pub(crate) struct Run {
     /// A path, or a name in the model folder
     #[arg(value_hint = ValueHint::AnyPath)]
@@ -252,6 +257,9 @@ pub(crate) struct Run {
     /// Log probabilities of each token and of the N likeliest others
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::whole)]
     pub(crate) logprobs: Option<u32>,
+    /// Ask this running server, http://HOST:PORT, instead of loading the model here
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
+    pub(crate) server: Option<String>,
     /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
     #[arg(long)]
     pub(crate) json: bool,
@@ -264,6 +272,9 @@ pub(crate) struct Run {
     In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves."
 )]
 pub(crate) struct Chat {
+    /// Ask this running server, http://HOST:PORT, instead of loading the model here
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
+    pub(crate) server: Option<String>,
     /// A path, or a name in the model folder; without it, /load one
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) model: Option<String>,

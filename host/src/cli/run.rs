@@ -2,6 +2,7 @@
 
 use super::arguments::{Global, Run};
 use super::interrupt::Interrupt;
+use super::speaker::{self, Speaker};
 use super::{output, registry, written};
 use crate::error::{Error, Result};
 use crate::registry::{Model, Reply};
@@ -21,7 +22,10 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
         String::new()
     };
     let interrupt = Interrupt::catch(true)?;
-    let model = registry(global)?.load(&verb.model, &verb.loading.options())?;
+    let model = match &verb.server {
+        Some(url) => Speaker::there(&speaker::server(url)?, &verb.model)?,
+        None => Speaker::Here(registry(global)?.load(&verb.model, &verb.loading.options())?),
+    };
     let mut sink = Printer {
         silent: verb.json,
         interrupt: interrupt.clone(),
@@ -75,11 +79,7 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
         output::line(&logprobs_table(&reply))?;
     }
     if reply.completion.finish_reason == FinishReason::ContextFull {
-        let size = model.info().loaded_context;
-        let context = match size {
-            0 => "the context".to_owned(),
-            size => format!("the context of {size} tokens"),
-        };
+        let context = model.context();
         output::notice(global, &format!("the reply stops where {context} is full"));
     }
     tracing::info!("{}", speed(&reply.completion));
@@ -192,11 +192,14 @@ pub(crate) fn speed(completion: &Completion) -> String {
     )
 }
 
-fn as_json(model: &Model, reply: &Reply) -> Value {
+fn as_json(model: &Speaker, reply: &Reply) -> Value {
     let completion = &reply.completion;
     let (prefill, decode) = rates(completion);
     let mut answer = json!({
-        "model": model.path().display().to_string(),
+        "model": match model {
+            Speaker::Here(model) => model.path().display().to_string(),
+            Speaker::There { model, .. } => model.clone(),
+        },
         "text": reply.text,
         "tokens": reply.tokens,
         "finish_reason": completion.finish_reason,
@@ -207,7 +210,7 @@ fn as_json(model: &Model, reply: &Reply) -> Value {
             "completion_tokens": completion.completion_tokens,
         },
         "timings": {
-            "load_s": model.load_s(),
+            "load_s": model.here().map(Model::load_s),
             "queue_s": completion.queue_s,
             "prefill_s": completion.prefill_s,
             "decode_s": completion.decode_s,
@@ -215,10 +218,13 @@ fn as_json(model: &Model, reply: &Reply) -> Value {
             "decode_tokens_per_s": decode,
         },
         "seed": completion.seed,
-        "backend": model.backend(),
-        "notice": model.trace().notice,
-        "selection": model.trace(),
+        "backend": reply.backend,
+        "notice": reply.notice,
+        "selection": model.here().map(Model::trace),
     });
+    if let Speaker::There { server, .. } = model {
+        answer["server"] = json!(server.url());
+    }
     if !reply.logprobs.is_empty() {
         answer["logprobs"] = reply
             .logprobs

@@ -227,18 +227,35 @@ fn models(session: &mut Session<'_>, _: &str) -> Result<bool> {
             loaded.name.clone(),
             state.to_owned(),
             loaded.model.backend().to_owned(),
-            loaded.model.path().display().to_string(),
+            loaded.model.place(),
         ]
     };
     let mut rows: Vec<Vec<String>> = session.models.iter().enumerate().map(row).collect();
     let catalog = session.registry().catalog();
-    if let Some(folder) = catalog.folder() {
+    if let Some(server) = session.server() {
+        let answer = server.ask(&axum::http::Method::GET, "/v1/models", None)?;
+        for model in answer["data"].as_array().into_iter().flatten() {
+            let id = model["id"].as_str().unwrap_or_default();
+            if !session.models.iter().any(|loaded| loaded.name == id) {
+                let text = |name: &str| {
+                    let text = model["backplane"][name].as_str();
+                    text.unwrap_or_default().to_owned()
+                };
+                rows.push(vec![
+                    id.to_owned(),
+                    text("state"),
+                    text("backend"),
+                    server.url(),
+                ]);
+            }
+        }
+    } else if let Some(folder) = catalog.folder() {
         for path in crate::catalog::scan(folder) {
             let name = crate::catalog::model_name(&path);
             if !session
                 .models
                 .iter()
-                .any(|loaded| loaded.model.path() == path)
+                .any(|loaded| loaded.model.path() == Some(path.as_path()))
             {
                 rows.push(vec![
                     name,

@@ -7,21 +7,27 @@ use crate::cli::arguments::{Chat, Global};
 use crate::cli::interrupt::Interrupt;
 use crate::cli::output;
 use crate::cli::run::{Printer, speed};
+use crate::cli::speaker::Speaker;
 use crate::error::{Error, Result};
-use crate::registry::{Model, ModelOptions, Registry};
-use backplane_plugin_api::types::{ChatMessage, ChatRequest, Completion, ErrorCode, FinishReason};
+use crate::registry::{ModelOptions, Registry};
+use crate::serve::Client;
+use backplane_plugin_api::types::{
+    ChatMessage, ChatRequest, Completion, ErrorCode, FinishReason, LoadOptions,
+};
 use std::path::Path;
 
 /// A model that is loaded, under the name it is called by.
 pub(super) struct Loaded {
     pub(super) name: String,
-    pub(super) model: Model,
+    pub(super) model: Speaker,
 }
 
 pub(super) struct Session<'a> {
     global: &'a Global,
     registry: &'a Registry,
     interrupt: Interrupt,
+    /// The server that has the models, where they are not loaded here.
+    server: Option<Client>,
     /// Models side by side; the last one loaded or switched to is talked to.
     pub(super) models: Vec<Loaded>,
     pub(super) current: usize,
@@ -41,12 +47,14 @@ impl<'a> Session<'a> {
         registry: &'a Registry,
         interrupt: Interrupt,
         verb: &Chat,
+        server: Option<Client>,
     ) -> Self {
         let loading = verb.loading.options();
         Self {
             global,
             registry,
             interrupt,
+            server,
             models: Vec::new(),
             current: 0,
             backend: loading.backend,
@@ -66,6 +74,11 @@ impl<'a> Session<'a> {
 
     pub(super) fn registry(&self) -> &Registry {
         self.registry
+    }
+
+    /// The server that has the models.
+    pub(super) fn server(&self) -> Option<&Client> {
+        self.server.as_ref()
     }
 
     pub(super) fn global(&self) -> &Global {
@@ -122,6 +135,23 @@ impl<'a> Session<'a> {
             ));
             return Ok(());
         }
+        if let Some(server) = &self.server {
+            let loads = &self.settings.load;
+            if self.backend.is_some() || *loads != LoadOptions::default() {
+                let message = "how a server loads its models is not for its clients to say";
+                let action =
+                    "take back /backend, and /set of context, threads, cache-type and quantize";
+                return Err(Error::usage(message, action));
+            }
+            let model = Speaker::there(server, model)?;
+            if let Speaker::There { model: name, .. } = &model {
+                let name = name.clone();
+                self.say(&format!("{name} of {}", server.url()));
+                self.models.push(Loaded { name, model });
+                self.current = self.models.len() - 1;
+            }
+            return Ok(());
+        }
         let options = ModelOptions {
             backend: self.backend.clone(),
             load: self.settings.load.clone(),
@@ -147,6 +177,7 @@ impl<'a> Session<'a> {
         self.say(&format!(
             "{name} loaded by {backend} in {seconds:.2} s, {context}"
         ));
+        let model = Speaker::Here(model);
         self.models.push(Loaded { name, model });
         self.current = self.models.len() - 1;
         Ok(())
@@ -162,14 +193,21 @@ impl<'a> Session<'a> {
             .ok();
         self.models.iter().position(|loaded| {
             loaded.name.eq_ignore_ascii_case(name)
-                || path.is_some() && loaded.model.path().canonicalize().ok() == path
+                || path.is_some()
+                    && loaded
+                        .model
+                        .path()
+                        .and_then(|path| path.canonicalize().ok())
+                        == path
         })
     }
 
     /// Says something to the model and prints its reply.
     fn reply(&mut self, text: &str) -> Result<()> {
         let model = self.model()?.model.clone();
-        self.registry.renew(&model)?;
+        if let Some(model) = model.here() {
+            self.registry.renew(model)?;
+        }
         self.interrupt.take();
         self.messages.push(ChatMessage::new("user", text));
         let request = ChatRequest {
@@ -197,10 +235,8 @@ impl<'a> Session<'a> {
             FinishReason::Cancelled => self.say("[stopped]"),
             FinishReason::Length => self.say("[max-tokens reached; /set max-tokens changes it]"),
             FinishReason::ContextFull => {
-                let size = model.info().loaded_context;
-                self.say(&format!(
-                    "[the context of {size} tokens is full; /reset begins anew]"
-                ));
+                let context = model.context();
+                self.say(&format!("[{context} is full; /reset begins anew]"));
             }
             _ => {}
         }

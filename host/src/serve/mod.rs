@@ -20,6 +20,7 @@
 mod access;
 mod anthropic;
 mod calls;
+mod client;
 mod connection;
 mod conversation;
 mod cors;
@@ -46,6 +47,7 @@ mod tokens;
 mod tools;
 
 pub use crate::manifest::ServeOptions as Options;
+pub use client::Client;
 pub use settings::{Flag, Origin, Resolved};
 
 use crate::error::Result;
@@ -99,10 +101,10 @@ pub fn serve(registry: Registry, options: Options, tell: Tell) -> Result<()> {
     lifecycle::run(Arc::new(registry.reloadable()), options, tell)
 }
 
-/// Asks the server at `url` (`http://HOST:PORT`) to look at manifest and modules again.
+/// Asks a server to look at manifest and modules again.
 ///
 /// # Errors
 /// No server answers there, or it refuses.
-pub fn ask_to_reload(url: &str) -> Result<crate::registry::Reloaded> {
-    operator::ask_to_reload(url)
+pub fn ask_to_reload(server: &Client) -> Result<crate::registry::Reloaded> {
+    operator::ask_to_reload(server)
 }

@@ -1,16 +1,15 @@
 //! What operators ask: is it alive, is it ready, which backends are there, and reload.
 
+use super::client::Client;
 use super::errors::Problem;
 use super::http::{self, App, Shared, json};
 use super::models::{Stopped, find};
 use super::{Notice, Tell};
-use crate::error::{Error, Result, plain};
+use crate::error::{Error, Result};
 use crate::registry::{ModelOptions, Reloaded, Watch};
-use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{StatusCode, header};
+use axum::http::{Method, StatusCode};
 use axum::response::Response;
-use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -137,70 +136,19 @@ pub(super) async fn blocking(work: impl FnOnce() -> Answer + Send + 'static) -> 
     done.unwrap_or_else(|error| Err(Problem::internal(format!("the answer failed: {error}"))))
 }
 
-/// The host and port of `http://HOST:PORT`.
-fn authority(url: &str) -> Option<&str> {
-    let rest = url.strip_prefix("http://").unwrap_or(url);
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let (host, port) = rest.rsplit_once(':')?;
-    let right = !host.is_empty() && !rest.contains('/') && port.parse::<u16>().is_ok();
-    right.then_some(rest)
-}
-
 /// Asks a server to reload.
-pub(super) fn ask_to_reload(url: &str) -> Result<Reloaded> {
-    let Some(authority) = authority(url) else {
-        let message = format!("{url:?} is no address of a server");
-        return Err(Error::usage(message, "write it as http://127.0.0.1:8080"));
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(|error| Error::usage(plain(&error), ""))?;
-    let (status, answer) = runtime
-        .block_on(post(authority, "/admin/reload"))
-        .map_err(|why| {
-            let action = "start one with `backplane serve`, or name it by --server";
-            Error::usage(
-                format!("no server answers at http://{authority}: {why}"),
-                action,
-            )
-        })?;
-    if status == StatusCode::OK {
-        let reloaded = serde_json::from_value(answer);
-        return reloaded.map_err(|error| {
-            let message = format!("http://{authority} answers otherwise than expected: {error}");
-            Error::usage(message, "use the version of `backplane` that runs there")
-        });
-    }
-    let message = answer["error"]["message"]
-        .as_str()
-        .unwrap_or("it gives no reason");
-    Err(Error::usage(
-        format!(
-            "http://{authority} refuses with {}: {message}",
-            status.as_u16()
-        ),
-        "",
-    ))
-}
-
-async fn post(authority: &str, path: &str) -> std::result::Result<(StatusCode, Value), String> {
-    let stream = tokio::net::TcpStream::connect(authority).await;
-    let stream = stream.map_err(|error| plain(&error))?;
-    let failed = |error: hyper::Error| error.to_string();
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-        .await
-        .map_err(failed)?;
-    tokio::spawn(connection);
-    let request = hyper::Request::post(path)
-        .header(header::HOST, authority)
-        .body(Body::empty())
-        .map_err(|error| error.to_string())?;
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    let bytes = to_bytes(Body::new(response.into_body()), 16 << 20).await;
-    let bytes = bytes.map_err(|error| error.to_string())?;
-    Ok((status, serde_json::from_slice(&bytes).unwrap_or_default()))
+pub(super) fn ask_to_reload(server: &Client) -> Result<Reloaded> {
+    let answer = server.ask(&Method::POST, "/admin/reload", None);
+    // What keeps it from reloading is in its manifest or files, as it says: no engine has failed.
+    let answer = answer.map_err(|error| match error {
+        Error::Backend { error, .. } => Error::usage(error.message, ""),
+        other => other,
+    })?;
+    serde_json::from_value(answer).map_err(|error| {
+        let url = server.url();
+        let message = format!("{url} answers otherwise than expected: {error}");
+        Error::usage(message, "use the version of `backplane` that runs there")
+    })
 }
 
 /// Looks for changes of manifest and modules until the server stops, and reloads.
@@ -227,28 +175,5 @@ pub(super) fn watch(app: &App, every: Duration, mut watch: Watch, tell: &Tell) {
             Err(error) => format!("nothing is reloaded: {}", error.line()),
         };
         tell(Notice::Note(note));
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn addresses() {
-        for (url, expected) in [
-            ("http://127.0.0.1:8080", Some("127.0.0.1:8080")),
-            ("http://localhost:1/", Some("localhost:1")),
-            ("[::1]:80", Some("[::1]:80")),
-            ("http://127.0.0.1", None),
-            ("https://127.0.0.1:8080", None),
-            ("http://127.0.0.1:80800", None),
-            ("http://127.0.0.1:80/v1", None),
-            (":80", None),
-            ("", None),
-        ] {
-            assert_eq!(authority(url), expected, "{url}");
-        }
-        assert!(ask_to_reload("nowhere").is_err_and(|error| error.exit_code() == 2));
     }
 }

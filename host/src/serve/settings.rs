@@ -128,6 +128,20 @@ impl Resolved {
     }
 }
 
+impl Resolved {
+    /// Where a server with these settings is asked from this machine; `None` where its port is not known before it runs.
+    pub fn url(&self) -> Option<String> {
+        let Options { host, port, .. } = &self.options;
+        let host = match host.as_str() {
+            "0.0.0.0" => "127.0.0.1".to_owned(),
+            "::" => "[::1]".to_owned(),
+            address if address.contains(':') => format!("[{address}]"),
+            name => name.to_owned(),
+        };
+        (*port != 0).then(|| format!("http://{host}:{port}"))
+    }
+}
+
 fn one(
     setting: &Setting<Options>,
     manifest: &Manifest,
@@ -206,6 +220,7 @@ mod tests {
         assert_eq!(origin("host"), "BACKPLANE_SERVE_HOST");
         assert_eq!(origin("replies"), "/etc/b/plugins.toml:4");
         assert_eq!(origin("queue"), "default");
+        assert_eq!(resolved.url().as_deref(), Some("http://127.0.0.1:3"));
         assert_eq!(resolved.notices.len(), 1, "{:?}", resolved.notices);
         assert!(resolved.notices[0].contains("did you mean `BACKPLANE_SERVE_PORT`?"));
     }

@@ -396,3 +396,206 @@ fn what_is_served_is_named_or_in_a_folder() {
     assert!(ran.err.contains("no model is named"), "{}", ran.err);
     assert!(Path::new(&manifest).exists());
 }
+
+#[test]
+fn operators_see_what_runs_and_unload_it() {
+    let settings = format!("{SLOW}[serve]\nkeep_alive = \"1h\"");
+    let (home, manifest) = echo(&[("small", 1), ("other", 1)], &settings);
+    let server = Server::start(home.path(), Some(&manifest), &["small"]).ready();
+    let url = format!("http://{}", server.address);
+    let ask = |arguments: &[&str]| {
+        let all = [arguments, &["--server", &url]].concat();
+        run(home.path(), &all)
+    };
+    say(&server, "other");
+    let shown = ask(&["ps"]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    let rows: Vec<&str> = shown.out.lines().collect();
+    assert!(
+        rows[0].contains("NAME") && rows[0].contains("EXPIRES"),
+        "{}",
+        shown.out
+    );
+    let row = |name: &str| {
+        let found = rows.iter().find(|row| row.trim_start().starts_with(name));
+        found
+            .unwrap_or_else(|| panic!("{name}: {}", shown.out))
+            .to_string()
+    };
+    assert!(row("small").contains("never: pinned"), "{}", shown.out);
+    let other = row("other");
+    assert!(
+        ["echo_a", "1.0 MiB", "loaded", "in 59 min"]
+            .iter()
+            .all(|part| other.contains(part)),
+        "{other}"
+    );
+    let seen = ask(&["ps", "--json"]).json();
+    assert_eq!(seen["models"][0]["name"], "other", "{seen}");
+
+    // One in use goes when its reply has ended; the request that asks for it meanwhile has it loaded anew.
+    let coming = stream(&server, "other");
+    let stopped = ask(&["stop", "OTHER"]);
+    assert_eq!(stopped.code, Some(0), "{}", stopped.err);
+    assert!(
+        stopped
+            .out
+            .contains("other is unloaded when the 1 requests"),
+        "{}",
+        stopped.out
+    );
+    assert_eq!(loaded(&server), ["other", "small"]);
+    drop(coming);
+    server.waits("it is unloaded", |server| loaded(server) == ["small"]);
+    let stopped = ask(&["stop", "other", "--json"]).json();
+    assert_eq!(stopped["state"], "not loaded");
+    let stopped = ask(&["stop", "small"]);
+    assert_eq!(stopped.out.trim(), "small is unloaded", "{}", stopped.err);
+    assert_eq!(
+        server.get("/readyz").status,
+        200,
+        "its operator wanted that"
+    );
+    let shown = ask(&["ps"]);
+    assert!(
+        shown.out.is_empty() && shown.err.contains("has loaded no model"),
+        "{}",
+        shown.err
+    );
+    say(&server, "small");
+
+    for (arguments, code, said) in [
+        (&["stop", "smal"][..], 4, "did you mean `small`?"),
+        (&["run", "smal", "x"], 4, "did you mean `small`?"),
+        (&["run", "small", "x", "--context", "9"], 2, "--context"),
+        (&["chat", "small", "--backend", "cpu"], 2, "--backend"),
+    ] {
+        let ran = ask(arguments);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {}", ran.err);
+        assert!(ran.err.contains(said), "{arguments:?}: {}", ran.err);
+    }
+    for verb in [&["ps"][..], &["stop", "x"], &["run", "x", "y"]] {
+        for (url, said) in [
+            ("http://127.0.0.1:1", "no server answers"),
+            ("nowhere", "no address"),
+        ] {
+            let ran = run(home.path(), &[verb, &["--server", url]].concat());
+            assert_eq!(ran.code, Some(2), "{verb:?}: {}", ran.err);
+            assert!(ran.err.contains(said), "{verb:?}: {}", ran.err);
+        }
+    }
+    // Nobody asks by a page of elsewhere, and wrong requests are named.
+    for (body, status) in [
+        ("{}", 400),
+        ("{\"model\":1}", 400),
+        ("{\"modle\":\"x\"}", 400),
+        ("[]", 400),
+    ] {
+        let answer = backplane_tests::http::ask(&server.address, "POST", "/admin/stop", body);
+        assert_eq!(answer.status, status, "{body}: {}", answer.body);
+    }
+    let foreign = "Origin: http://evil.example\r\n";
+    let answer = head(send(&server.address, "GET", "/admin/ps", foreign, "")).rest();
+    assert_eq!(answer.status, 403, "{}", answer.body);
+}
+
+#[test]
+fn run_and_chat_use_a_running_server() {
+    let home = tempfile::tempdir().expect("a folder");
+    let model = real_model(SMOLLM2);
+    let file = model.to_str().expect("UTF-8");
+    let server = Server::start(home.path(), None, &[file, "--backend", "cpu"]).ready();
+    let url = format!("http://{}", server.address);
+    let id = SMOLLM2.trim_end_matches(".gguf");
+    let question = "What is the capital of France?";
+    let greedy = ["--temperature", "0", "--max-tokens", "12"];
+    let here = |more: &[&str]| {
+        run(
+            home.path(),
+            &[
+                &["run", file, question, "--backend", "cpu"],
+                &greedy[..],
+                more,
+            ]
+            .concat(),
+        )
+    };
+    let there = |more: &[&str]| {
+        run(
+            home.path(),
+            &[&["run", id, question, "--server", &url], &greedy[..], more].concat(),
+        )
+    };
+    let (mine, its) = (here(&[]), there(&[]));
+    assert_eq!(its.code, Some(0), "{}", its.err);
+    assert_eq!(mine.out, its.out);
+    let (mine, its) = (here(&["--raw"]), there(&["--raw"]));
+    assert_eq!(mine.out, its.out, "{}", its.err);
+    let (mine, its) = (
+        here(&["--json", "--logprobs", "2"]).json(),
+        there(&["--json", "--logprobs", "2"]).json(),
+    );
+    for field in ["text", "finish_reason", "backend"] {
+        assert_eq!(mine[field], its[field], "{field}: {its}");
+    }
+    assert_eq!(
+        mine["usage"]["completion_tokens"],
+        its["usage"]["completion_tokens"]
+    );
+    assert_eq!(
+        mine["logprobs"][3]["text"], its["logprobs"][3]["text"],
+        "{its}"
+    );
+    assert_eq!(
+        (&its["server"], &its["tokens"]),
+        (&json!(url), &Value::Null)
+    );
+    let ids = [
+        "run",
+        id,
+        "--tokens",
+        "504,3575,282",
+        "--server",
+        &url,
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "4",
+    ];
+    let ran = run(home.path(), &ids);
+    assert_eq!(ran.code, Some(0), "{}", ran.err);
+    assert!(!ran.out.trim().is_empty());
+
+    // A conversation over a pipe, in which what was said stands.
+    let arguments = [
+        "chat",
+        id,
+        "--server",
+        &url,
+        "--temperature",
+        "0",
+        "--max-tokens",
+        "12",
+    ];
+    let mut child = backplane_tests::command(home.path(), &arguments)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut input = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(
+        &mut input,
+        b"What is the capital of France?\n/models\nAnd of Italy?\n",
+    )
+    .expect("written");
+    drop(input);
+    let output = child.wait_with_output().expect("it ends");
+    let (said, told) = (
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr),
+    );
+    assert!(output.status.success(), "{told}");
+    assert!(said.contains("Paris") && said.contains("Rome"), "{said}");
+    assert!(told.contains(&url), "{told}");
+}

@@ -64,6 +64,38 @@ pub(crate) struct Config {
     pub(crate) json: bool,
 }
 
+/// `ps`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Where the server asks for keys, BACKPLANE_API_KEY is sent; from another machine it needs one marked `admin`.\n\n\
+    Examples:\n  backplane ps\n  backplane ps --server http://127.0.0.1:9000 --json"
+)]
+pub(crate) struct Ps {
+    /// The server to ask [default: the one of the settings]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) server: Option<String>,
+    /// One JSON object: models, memory, replies
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `stop`.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "A model in use is unloaded when its replies have ended. The next request for it loads it again.\n\nExample:\n  \
+    backplane stop smollm2"
+)]
+pub(crate) struct Stop {
+    /// What clients call it
+    pub(crate) model: String,
+    /// The server to ask [default: the one of the settings]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) server: Option<String>,
+    /// One JSON object: model, state, in_use
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// `plugins reload`.
 #[derive(Args, Debug)]
 pub(crate) struct Reload {

@@ -1,0 +1,458 @@
+//! A running server, as the command line asks it: operators' questions, and replies as they come.
+
+use crate::error::{Error, Result, plain};
+use crate::registry::Reply;
+use axum::body::{Body, HttpBody, to_bytes};
+use axum::http::{Method, StatusCode, header};
+use backplane_plugin_api::sdk::Sink;
+use backplane_plugin_api::types::{
+    self, ChatRequest, Completion, Control, ErrorCode, Event, FinishReason, GenerateOptions,
+    GenerateRequest, Prompt, TokenLogprob,
+};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use std::pin::Pin;
+use std::time::Duration;
+
+/// Most bytes of an answer that is read whole, and of one event.
+const MOST: usize = 64 << 20;
+/// How often somebody who waits for a reply is asked whether it is still wanted.
+const POLL: Duration = Duration::from_millis(50);
+/// More tokens than any context has: a reply goes on up to that.
+const TO_THE_END: u32 = 100_000_000;
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Client {
+    /// Host and port.
+    authority: String,
+    key: Option<String>,
+}
+
+type Raw<T> = std::result::Result<T, String>;
+
+impl Client {
+    /// The server at `http://HOST:PORT`, with a key where it asks for one.
+    ///
+    /// # Errors
+    /// It is no such address, or the key can't stand in a header.
+    pub fn new(url: &str, key: Option<String>) -> Result<Self> {
+        let Some(authority) = authority(url) else {
+            let message = format!("{url:?} is no address of a server");
+            return Err(Error::usage(message, "write it as http://127.0.0.1:8080"));
+        };
+        let plain = |key: &String| key.bytes().all(|byte| (0x21..0x7f).contains(&byte));
+        if key.as_ref().is_some_and(|key| !plain(key)) {
+            let message = "the key of the server has characters that no header takes";
+            return Err(Error::usage(
+                message,
+                "write it without spaces and line ends",
+            ));
+        }
+        let authority = authority.to_owned();
+        Ok(Self { authority, key })
+    }
+
+    /// The address.
+    pub fn url(&self) -> String {
+        format!("http://{}", self.authority)
+    }
+
+    /// Asks for something, with a body that is JSON, and reads the answer whole.
+    ///
+    /// # Errors
+    /// No server answers, or it refuses.
+    pub fn ask(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value> {
+        let asked: Raw<(StatusCode, Value)> = runtime()?.block_on(async {
+            let response = self.send(method, path, body).await?;
+            let status = response.status();
+            Ok((status, whole(response.into_body()).await?))
+        });
+        let (status, answer) = asked.map_err(|why| self.silent(&why))?;
+        match status.is_success() {
+            true => Ok(answer),
+            false => Err(self.refusal(status, &answer)),
+        }
+    }
+
+    /// The next message of a chat by a model of the server.
+    ///
+    /// # Errors
+    /// No server answers, or it refuses.
+    pub fn chat(&self, model: &str, request: &ChatRequest, sink: &mut dyn Sink) -> Result<Reply> {
+        let mut body = asked(model, &request.options);
+        body["messages"] = json!(request.messages);
+        if !request.template_options.is_empty() {
+            body["chat_template_kwargs"] = json!(request.template_options);
+        }
+        if let Some(others) = request.options.logprobs {
+            body["logprobs"] = json!(true);
+            body["top_logprobs"] = json!(others);
+        }
+        self.reply("/v1/chat/completions", &body, sink)
+    }
+
+    /// The continuation of a prompt by a model of the server.
+    ///
+    /// # Errors
+    /// No server answers, or it refuses.
+    pub fn generate(
+        &self,
+        model: &str,
+        request: &GenerateRequest,
+        sink: &mut dyn Sink,
+    ) -> Result<Reply> {
+        let mut body = asked(model, &request.options);
+        body["prompt"] = match &request.prompt {
+            Prompt::Text { text, .. } => json!(text),
+            Prompt::Tokens(tokens) => json!(tokens),
+        };
+        if body["max_tokens"].is_null() {
+            body["max_tokens"] = json!(TO_THE_END);
+        }
+        if let Some(others) = request.options.logprobs {
+            body["logprobs"] = json!(others);
+        }
+        self.reply("/v1/completions", &body, sink)
+    }
+
+    fn reply(&self, path: &str, body: &Value, sink: &mut dyn Sink) -> Result<Reply> {
+        let mut taken = Taken::default();
+        let result: Raw<Option<(StatusCode, Value)>> = runtime()?.block_on(async {
+            let sent = self.send(&Method::POST, path, Some(body));
+            let mut sent = std::pin::pin!(sent);
+            // The head comes late where the model is loaded first: it may be called off until then.
+            let response = loop {
+                match tokio::time::timeout(POLL, &mut sent).await {
+                    Ok(response) => break response?,
+                    Err(_) if sink.should_stop() => return Ok(None),
+                    Err(_) => {}
+                }
+            };
+            let status = response.status();
+            if !status.is_success() {
+                return Ok(Some((status, whole(response.into_body()).await?)));
+            }
+            taken.read(response.into_body(), sink).await?;
+            Ok(None)
+        });
+        match result {
+            Err(why) => Err(self.silent(&why)),
+            Ok(Some((status, answer))) => Err(self.refusal(status, &answer)),
+            Ok(None) => match taken.failed.take() {
+                Some(answer) => Err(self.refusal(StatusCode::INTERNAL_SERVER_ERROR, &answer)),
+                None => Ok(taken.reply()),
+            },
+        }
+    }
+
+    async fn send(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+    ) -> Raw<hyper::Response<Incoming>> {
+        let stream = tokio::net::TcpStream::connect(&self.authority).await;
+        let stream = stream.map_err(|error| plain(&error))?;
+        let failed = |error: hyper::Error| error.to_string();
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(failed)?;
+        tokio::spawn(connection);
+        let mut request = hyper::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, &self.authority);
+        if let Some(key) = &self.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let body = match body {
+            Some(body) => {
+                request = request.header(header::CONTENT_TYPE, "application/json");
+                Body::from(body.to_string())
+            }
+            None => Body::empty(),
+        };
+        let request = request.body(body).map_err(|error| error.to_string())?;
+        sender.send_request(request).await.map_err(failed)
+    }
+
+    fn silent(&self, why: &str) -> Error {
+        let message = format!("no server answers at {}: {why}", self.url());
+        let action = "start one with `backplane serve`, or name it by --server";
+        Error::usage(message, action)
+    }
+
+    fn refusal(&self, status: StatusCode, answer: &Value) -> Error {
+        let why = answer["error"]["message"].as_str();
+        let why = why.unwrap_or("it gives no reason");
+        let message = format!("{} refuses with {}: {why}", self.url(), status.as_u16());
+        match status.as_u16() {
+            404 if answer["error"]["code"] == "model_not_found" => Error::ModelNotFound {
+                message,
+                action: String::new(),
+            },
+            401 => Error::usage(message, "set BACKPLANE_API_KEY to a key of the server"),
+            400..500 if status != StatusCode::TOO_MANY_REQUESTS => Error::usage(message, ""),
+            _ => {
+                let error = match status.as_u16() {
+                    429 | 503 => types::Error::new(ErrorCode::Busy, message),
+                    _ => types::Error::new(ErrorCode::Internal, message)
+                        .with_action("see what the server has logged"),
+                };
+                let backend = "server".to_owned();
+                Error::Backend { backend, error }
+            }
+        }
+    }
+}
+
+/// The host and port of `http://HOST:PORT`.
+fn authority(url: &str) -> Option<&str> {
+    let rest = url.strip_prefix("http://").unwrap_or(url);
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
+    let (host, port) = rest.rsplit_once(':')?;
+    let right = !host.is_empty()
+        && !rest.contains(['/', '@', '?', '#', ' '])
+        && port.parse::<u16>().is_ok();
+    right.then_some(rest)
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.map_err(|error| Error::usage(plain(&error), ""))
+}
+
+async fn whole(body: Incoming) -> Raw<Value> {
+    let bytes = to_bytes(Body::new(body), MOST).await;
+    let bytes = bytes.map_err(|error| error.to_string())?;
+    Ok(serde_json::from_slice(&bytes).unwrap_or_default())
+}
+
+/// What all requests have.
+fn asked(model: &str, options: &GenerateOptions) -> Value {
+    let sampling = &options.sampling;
+    let mut body = json!({
+        "model": model,
+        "stream": true,
+        "stream_options": { "include_usage": true },
+        "max_tokens": options.max_tokens,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "min_p": sampling.min_p,
+        "repeat_penalty": sampling.repeat_penalty,
+        "repeat_last_n": sampling.repeat_last_n,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "seed": sampling.seed,
+    });
+    if !options.stop.is_empty() {
+        body["stop"] = json!(options.stop);
+    }
+    // What is not given is not sent.
+    if let Some(fields) = body.as_object_mut() {
+        fields.retain(|_, value| !value.is_null());
+    }
+    body
+}
+
+/// What has come of a stream.
+#[derive(Default)]
+struct Taken {
+    text: String,
+    logprobs: Vec<Vec<TokenLogprob>>,
+    usage: Value,
+    ours: Value,
+    cancelled: bool,
+    /// An error in mid-stream.
+    failed: Option<Value>,
+}
+
+impl Taken {
+    async fn read(&mut self, mut body: Incoming, sink: &mut dyn Sink) -> Raw<()> {
+        let mut pending: Vec<u8> = Vec::new();
+        loop {
+            let next = std::future::poll_fn(|context| Pin::new(&mut body).poll_frame(context));
+            let frame = match tokio::time::timeout(POLL, next).await {
+                Err(_) if sink.should_stop() => {
+                    self.cancelled = true;
+                    return Ok(());
+                }
+                Err(_) => continue,
+                Ok(None) => return Err("the reply was broken off".to_owned()),
+                Ok(Some(frame)) => frame.map_err(|error| error.to_string())?,
+            };
+            let Ok(data) = frame.into_data() else {
+                continue;
+            };
+            pending.extend_from_slice(&data);
+            if pending.len() > MOST {
+                return Err("an event is too long".to_owned());
+            }
+            while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = pending.drain(..=end).collect();
+                let line = String::from_utf8_lossy(&line);
+                let Some(data) = line.trim_end().strip_prefix("data: ") else {
+                    continue;
+                };
+                if data == "[DONE]" {
+                    return Ok(());
+                }
+                let event: Value = serde_json::from_str(data)
+                    .map_err(|error| format!("an event is no JSON: {error}"))?;
+                if !event["error"].is_null() {
+                    self.failed = Some(event);
+                    return Ok(());
+                }
+                if self.take(&event, sink) == Control::Stop {
+                    self.cancelled = true;
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Value, sink: &mut dyn Sink) -> Control {
+        if event["usage"].is_object() {
+            self.usage = event["usage"].clone();
+        }
+        let choice = &event["choices"][0];
+        for ours in [&event["backplane"], &choice["backplane"]] {
+            if ours.is_object() {
+                self.ours = ours.clone();
+            }
+        }
+        self.logprobs.extend(logprobs(&choice["logprobs"]));
+        let text = choice["delta"]["content"].as_str();
+        let text = text.or(choice["text"].as_str()).unwrap_or_default();
+        if text.is_empty() {
+            return Control::Continue;
+        }
+        self.text.push_str(text);
+        sink.on_event(Event::Text { text })
+    }
+
+    fn reply(self) -> Reply {
+        let count = |name: &str| self.usage[name].as_u64().unwrap_or_default();
+        let seconds = |name: &str| self.ours["timings"][name].as_f64().unwrap_or_default();
+        let reason = serde_json::from_value(self.ours["finish_reason"].clone());
+        let told = |name: &str| self.ours[name].as_str().map(str::to_owned);
+        Reply {
+            completion: Completion {
+                finish_reason: match self.cancelled {
+                    true => FinishReason::Cancelled,
+                    false => reason.unwrap_or(FinishReason::Stop),
+                },
+                stop_string: told("stop_string"),
+                prompt_tokens: count("prompt_tokens"),
+                cached_tokens: self.usage["prompt_tokens_details"]["cached_tokens"]
+                    .as_u64()
+                    .unwrap_or_default(),
+                completion_tokens: count("completion_tokens"),
+                seed: self.ours["seed"].as_u64().unwrap_or_default(),
+                queue_s: seconds("queue_s"),
+                prefill_s: seconds("prefill_s"),
+                decode_s: seconds("decode_s"),
+            },
+            tokens: None,
+            backend: told("backend").unwrap_or_default(),
+            notice: told("notice"),
+            text: self.text,
+            logprobs: self.logprobs,
+        }
+    }
+}
+
+/// Log probabilities of either endpoint; ids are not told.
+fn logprobs(value: &Value) -> Vec<Vec<TokenLogprob>> {
+    let one = |text: &Value, logprob: &Value| TokenLogprob {
+        token: TokenLogprob::UNKNOWN,
+        text: text.as_str().unwrap_or_default().to_owned(),
+        logprob: logprob.as_f64().unwrap_or_default() as f32,
+    };
+    if let Some(content) = value["content"].as_array() {
+        let token = |token: &Value| {
+            let others = token["top_logprobs"].as_array().into_iter().flatten();
+            let others = others.map(|other| one(&other["token"], &other["logprob"]));
+            let chosen = one(&token["token"], &token["logprob"]);
+            std::iter::once(chosen).chain(others).collect()
+        };
+        return content.iter().map(token).collect();
+    }
+    let tokens = value["tokens"].as_array().into_iter().flatten();
+    let token = |(at, text): (usize, &Value)| {
+        let chosen = one(text, &value["token_logprobs"][at]);
+        let others = value["top_logprobs"][at].as_object().into_iter().flatten();
+        let others = others.map(|(text, logprob)| one(&json!(text), logprob));
+        std::iter::once(chosen).chain(others).collect()
+    };
+    tokens.enumerate().map(token).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        for (url, expected) in [
+            ("http://127.0.0.1:8080", Some("127.0.0.1:8080")),
+            ("http://localhost:1/", Some("localhost:1")),
+            ("[::1]:80", Some("[::1]:80")),
+            ("http://127.0.0.1", None),
+            ("https://127.0.0.1:8080", None),
+            ("http://127.0.0.1:80800", None),
+            ("http://127.0.0.1:80/v1", None),
+            ("http://user@127.0.0.1:80", None),
+            (":80", None),
+            ("", None),
+        ] {
+            assert_eq!(authority(url), expected, "{url}");
+        }
+        assert!(Client::new("nowhere", None).is_err_and(|error| error.exit_code() == 2));
+        let key = Some("a b".to_owned());
+        assert!(Client::new("http://127.0.0.1:1", key).is_err());
+    }
+
+    #[test]
+    fn streams_become_replies() {
+        let mut taken = Taken::default();
+        let mut said = String::new();
+        let mut sink = |event: Event<'_>| {
+            if let Event::Text { text } = event {
+                said.push_str(text);
+            }
+            Control::Continue
+        };
+        for event in [
+            json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] }),
+            json!({ "choices": [{ "delta": { "content": "Hi" }, "logprobs": { "content": [
+                { "token": "Hi", "logprob": -0.5, "top_logprobs": [{ "token": "Ho", "logprob": -1.5 }] }] } }] }),
+            json!({ "choices": [{ "text": "!", "logprobs": { "tokens": ["!"], "token_logprobs": [-0.25],
+                "top_logprobs": [{ "?": -2.0 }] } }] }),
+            json!({ "choices": [{ "delta": {} }], "backplane": { "backend": "cpu", "seed": 7,
+                "finish_reason": "length", "timings": { "decode_s": 0.5 } } }),
+            json!({ "choices": [], "usage": { "prompt_tokens": 3, "completion_tokens": 2 } }),
+        ] {
+            assert_eq!(taken.take(&event, &mut sink), Control::Continue);
+        }
+        let reply = taken.reply();
+        assert_eq!((said.as_str(), reply.text.as_str()), ("Hi!", "Hi!"));
+        assert_eq!(reply.logprobs.len(), 2);
+        assert_eq!(
+            (
+                reply.logprobs[0][1].text.as_str(),
+                reply.logprobs[1][1].logprob
+            ),
+            ("Ho", -2.0)
+        );
+        let completion = reply.completion;
+        assert_eq!(completion.finish_reason, FinishReason::Length);
+        assert_eq!((completion.seed, completion.prompt_tokens), (7, 3));
+        assert_eq!(reply.backend, "cpu");
+    }
+}
