@@ -4,7 +4,6 @@ use super::arguments::{Global, Ps, Reload, Serve, Stop};
 use super::{output, registry, speaker, values};
 use crate::error::{Error, Result};
 use crate::serve::{Client, Notice, Resolved, ask_to_reload, serve as run};
-use axum::http::Method;
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -53,7 +52,7 @@ fn server(global: &Global, url: Option<&str>) -> Result<Client> {
 
 pub(super) fn ps(global: &Global, verb: &Ps) -> Result<ExitCode> {
     let server = server(global, verb.server.as_deref())?;
-    let answer = server.ask(&Method::GET, "/admin/ps", None)?;
+    let answer = server.get("/admin/ps")?;
     if verb.json {
         output::json(&answer)?;
         return Ok(ExitCode::SUCCESS);
@@ -113,7 +112,7 @@ fn time(seconds: f64) -> String {
 pub(super) fn stop(global: &Global, verb: &Stop) -> Result<ExitCode> {
     let server = server(global, verb.server.as_deref())?;
     let body = json!({ "model": verb.model });
-    let answer = server.ask(&Method::POST, "/admin/stop", Some(&body))?;
+    let answer = server.post("/admin/stop", Some(&body))?;
     if verb.json {
         output::json(&answer)?;
         return Ok(ExitCode::SUCCESS);

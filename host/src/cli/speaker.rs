@@ -30,7 +30,7 @@ impl Speaker {
     /// No server answers, or it has no such model.
     pub(crate) fn there(server: &Client, model: &str) -> Result<Self> {
         let path = format!("/v1/models/{}", escaped(model));
-        let found = server.ask(&axum::http::Method::GET, &path, None)?;
+        let found = server.get(&path)?;
         let backend = found["backplane"]["backend"].as_str();
         Ok(Self::There {
             server: server.clone(),

@@ -233,7 +233,7 @@ fn models(session: &mut Session<'_>, _: &str) -> Result<bool> {
     let mut rows: Vec<Vec<String>> = session.models.iter().enumerate().map(row).collect();
     let catalog = session.registry().catalog();
     if let Some(server) = session.server() {
-        let answer = server.ask(&axum::http::Method::GET, "/v1/models", None)?;
+        let answer = server.get("/v1/models")?;
         for model in answer["data"].as_array().into_iter().flatten() {
             let id = model["id"].as_str().unwrap_or_default();
             if !session.models.iter().any(|loaded| loaded.name == id) {

@@ -59,11 +59,23 @@ impl Client {
         format!("http://{}", self.authority)
     }
 
-    /// Asks for something, with a body that is JSON, and reads the answer whole.
+    /// What is at a path, as JSON.
     ///
     /// # Errors
     /// No server answers, or it refuses.
-    pub fn ask(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value> {
+    pub fn get(&self, path: &str) -> Result<Value> {
+        self.ask(&Method::GET, path, None)
+    }
+
+    /// Has something done, with a body that is JSON; the answer, whole.
+    ///
+    /// # Errors
+    /// No server answers, or it refuses.
+    pub fn post(&self, path: &str, body: Option<&Value>) -> Result<Value> {
+        self.ask(&Method::POST, path, body)
+    }
+
+    fn ask(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Value> {
         let asked: Raw<(StatusCode, Value)> = runtime()?.block_on(async {
             let response = self.send(method, path, body).await?;
             let status = response.status();

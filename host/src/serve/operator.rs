@@ -8,7 +8,7 @@ use super::{Notice, Tell};
 use crate::error::{Error, Result};
 use crate::registry::{ModelOptions, Reloaded, Watch};
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode};
+use axum::http::StatusCode;
 use axum::response::Response;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -138,7 +138,7 @@ pub(super) async fn blocking(work: impl FnOnce() -> Answer + Send + 'static) -> 
 
 /// Asks a server to reload.
 pub(super) fn ask_to_reload(server: &Client) -> Result<Reloaded> {
-    let answer = server.ask(&Method::POST, "/admin/reload", None);
+    let answer = server.post("/admin/reload", None);
     // What keeps it from reloading is in its manifest or files, as it says: no engine has failed.
     let answer = answer.map_err(|error| match error {
         Error::Backend { error, .. } => Error::usage(error.message, ""),

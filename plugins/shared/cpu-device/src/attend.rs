@@ -10,7 +10,7 @@ use crate::memory::Zeroed;
 use crate::vector::{exp, fma, total};
 use std::ops::Range;
 
-pub(crate) use together::queries_at_once;
+pub(crate) use together::{attend, queries_at_once};
 pub(crate) use widen::{round_q8_0, turn_over, widen_f16, widen_q8_0_across, widen_q8_0_along};
 
 /// Positions that attention takes at once: pages are made up to a multiple.
@@ -182,19 +182,14 @@ per_isa! {
     fn attend_alone = attend_body(page: Page<'_>, query: Query<'_>, state: &mut Softmax, scores: &mut [f32])
 }
 
-/// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
-/// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
-/// others; it depends on where the positions are cut, so callers cut at page ends only.
-pub(crate) fn attend<'a>(
+/// Each query by itself.
+fn one_by_one<'a>(
     isa: Isa,
     page: Page<'_>,
     mut query: impl FnMut(usize) -> Query<'a>,
     states: &mut [Softmax],
     scores: &mut [f32],
 ) {
-    if together::queries_at_once(isa) > 1 {
-        return together::attend(page, query, states, scores);
-    }
     for (index, state) in states.iter_mut().enumerate() {
         attend_alone(isa, page, query(index), state, scores);
     }

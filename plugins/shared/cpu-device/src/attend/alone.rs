@@ -1,19 +1,22 @@
 //! Where queries are taken one after the other.
 
-use super::{Page, Query, Softmax};
+use super::{Page, Query, Softmax, one_by_one};
 use crate::isa::Isa;
 
-/// Queries that one call of [`attend`](super::attend) takes best.
+/// Queries that one call of [`attend`] takes best.
 pub(crate) fn queries_at_once(_isa: Isa) -> usize {
     1
 }
 
-/// Never called where queries are taken one by one.
-pub(super) fn attend<'a>(
-    _page: Page<'_>,
-    _query: impl FnMut(usize) -> Query<'a>,
-    _states: &mut [Softmax],
-    _scores: &mut [f32],
+/// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
+/// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
+/// others; it depends on where the positions are cut, so callers cut at page ends only.
+pub(crate) fn attend<'a>(
+    isa: Isa,
+    page: Page<'_>,
+    query: impl FnMut(usize) -> Query<'a>,
+    states: &mut [Softmax],
+    scores: &mut [f32],
 ) {
-    unreachable!("queries are taken one by one")
+    one_by_one(isa, page, query, states, scores);
 }

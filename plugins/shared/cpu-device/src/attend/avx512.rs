@@ -1,13 +1,13 @@
 //! Several queries at once with AVX-512: a page's keys and values are read once for up to four of them, and their sums stay in
 //! registers. Every sum is taken in the order of the plain code, so that both agree bit for bit.
 
-use super::{MOST_QUERIES, POSITIONS, Page, Query, Softmax, soften};
+use super::{MOST_QUERIES, POSITIONS, Page, Query, Softmax, one_by_one, soften};
 use crate::isa::Isa;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 use std::ops::Range;
 
-/// Queries that one call of [`attend`](super::attend) takes best: as many as have their sums in registers.
+/// Queries that one call of [`attend`] takes best: as many as have their sums in registers.
 pub(crate) fn queries_at_once(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => MOST_QUERIES,
@@ -18,15 +18,21 @@ pub(crate) fn queries_at_once(isa: Isa) -> usize {
 /// Floats of a vector.
 const LANES: usize = 16;
 
-/// One query for each of `states`.
-pub(super) fn attend<'a>(
+/// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
+/// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
+/// others; it depends on where the positions are cut, so callers cut at page ends only.
+pub(crate) fn attend<'a>(
+    isa: Isa,
     page: Page<'_>,
     query: impl FnMut(usize) -> Query<'a>,
     states: &mut [Softmax],
     scores: &mut [f32],
 ) {
-    // SAFETY: the functions need AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C, and nothing else: callers come here for
-    // `Isa::Avx512` only, which an executable carries only after `Isa::is_supported` has found them.
+    if isa != Isa::Avx512 {
+        return one_by_one(isa, page, query, states, scores);
+    }
+    // SAFETY: the functions need AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C, and nothing else: this is `Isa::Avx512`, which an
+    // executable carries only after `Isa::is_supported` has found them.
     unsafe {
         match states.len() {
             1 => together::<1>(page, from_fn(query), states, scores),
