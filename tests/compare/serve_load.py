@@ -8,7 +8,8 @@
 2. Load: as many clients at once as --clients, each asking for --tokens tokens as a stream, of our server and of the other one with the same slots and
    threads, in turns; and one client alone of ours. Tokens of all clients by the time from the first request to the last end.
 
-Requests are sampled (temperature 0.8, a seed each) and go on past the model's own end. The clients are one thread that waits on all sockets and
+Requests are sampled (temperature 0.8, a seed each) and go on past the model's own end. With --open they say no length, as most clients do, and end where the model
+ends them. The clients are one thread that waits on all sockets and
 only counts, so that they cost the servers little. Each figure is the median of --rounds. Standard library only.
 """
 
@@ -120,12 +121,12 @@ def ask_all(port, bodies):
 
 
 def chat(model, tokens, number):
-    """A request for a stream of that many tokens."""
+    """A request for a stream of that many tokens; without a number of as many as the model makes of it."""
+    length = {"max_tokens": tokens, "ignore_eos": True} if tokens else {}
     return {
         "model": model,
         "messages": [{"role": "user", "content": f"{STORY} It is number {number}."}],
-        "max_tokens": tokens, "temperature": 0.8, "seed": number, "ignore_eos": True,
-        "stream": True, "stream_options": {"include_usage": True},
+        "temperature": 0.8, "seed": number, "stream": True, "stream_options": {"include_usage": True}, **length,
     }
 
 
@@ -134,7 +135,7 @@ def throughput(port, model, clients, tokens, first):
     asked = [chat(model, tokens, first + number) for number in range(clients)]
     answered, seconds = ask_all(port, asked)
     told = [client.events()[-1][0]["usage"]["completion_tokens"] for client in answered]
-    if any(count != tokens for count in told):
+    if tokens and any(count != tokens for count in told):
         fail(f"asked for {tokens} tokens each, got {sorted(set(told))}")
     return sum(told) / seconds
 
@@ -211,6 +212,7 @@ def main():
     parser.add_argument("--llama-server", type=Path, help="the other server; none leaves it out")
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--open", action="store_true", help="where the load is measured, ask for no length")
     parser.add_argument("--single", type=int, default=256, help="tokens of a reply where overhead is measured")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--rounds", type=int, default=3)
@@ -240,14 +242,15 @@ def load(arguments, server, model):
         command += ["--parallel", slots, "--ctx-size", context, "--threads", arguments.threads]
         other = Server("llama-server", command, "/health")
     many, alone, theirs = [], [], []
+    tokens = None if arguments.open else arguments.tokens
     try:
         for number in range(arguments.rounds):
             first = 1000 * (number + 1)
-            alone.append(throughput(server.port, model, 1, arguments.tokens, first))
-            many.append(throughput(server.port, model, arguments.clients, arguments.tokens, first + 100))
+            alone.append(throughput(server.port, model, 1, tokens, first))
+            many.append(throughput(server.port, model, arguments.clients, tokens, first + 100))
             line = f"  {arguments.clients} clients {many[-1]:.0f} tokens/s, one {alone[-1]:.0f}: {many[-1] / alone[-1]:.2f} times"
             if other:
-                theirs.append(throughput(other.port, model, arguments.clients, arguments.tokens, first + 100))
+                theirs.append(throughput(other.port, model, arguments.clients, tokens, first + 100))
                 line += f"; llama-server {theirs[-1]:.0f}: {many[-1] / theirs[-1]:.2f} times"
             print(line, flush=True)
     finally:

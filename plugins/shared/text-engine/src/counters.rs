@@ -13,6 +13,9 @@ pub(crate) struct Counters {
     pub(crate) requests: AtomicU64,
     pub(crate) cancelled: AtomicU64,
     pub(crate) steps: AtomicU64,
+    /// Texts that had to give their pages back, and tokens that were computed again for it.
+    pub(crate) preempted: AtomicU64,
+    pub(crate) recomputed: AtomicU64,
     /// Tokens of drafts that were verified, and those that came true.
     pub(crate) drafted: AtomicU64,
     pub(crate) accepted: AtomicU64,
@@ -51,6 +54,8 @@ impl Counters {
             ("requests_total", get(&self.requests)),
             ("requests_cancelled_total", get(&self.cancelled)),
             ("steps_total", get(&self.steps)),
+            ("preemptions_total", get(&self.preempted)),
+            ("tokens_recomputed_total", get(&self.recomputed)),
             ("tokens_drafted_total", get(&self.drafted)),
             ("tokens_draft_accepted_total", get(&self.accepted)),
             ("sequences_running", get(&self.running)),

@@ -30,10 +30,11 @@
 //! - A generation's random numbers come from its own seed: the same request gives the same text whatever else runs,
 //!   provided the device computes every row of a step independently of the others.
 //! - The time between tokens of a running text at most doubles while prompts are read beside it, whatever their length.
-//! - The pool has room for `parallel` whole contexts (4 where that is not given), or for `cache_tokens`. A sequence starts when there is room for the longest that
-//!   it may become, so one that was started never runs out of pages; next is a job of the call with the fewest running, then the one
-//!   that came first. What never fits is refused with all sizes. Pages of ended sequences are kept, so that later prompts that
-//!   begin alike don't read that part again, and given up, oldest first, when pages are needed.
+//! - The pool has room for `parallel` whole contexts (4 where that is not given), or for `cache_tokens`. A sequence starts when there is room for its prompt
+//!   and 64 tokens more; next is a job of the call with the fewest running, then the one that came first. What never fits is refused with all sizes. Pages
+//!   of ended sequences are kept, so that later prompts that begin alike don't read that part again, and given up, oldest first, when pages are needed.
+//! - When no page is left, the sequence that began last (of the call with the most) gives its own back, waits before all others, and is read again when there
+//!   is room. It says what it would have said; only time passes. The oldest always goes on.
 //! - What a text repeats is drafted and verified in one step where that is faster; the text is the same
 //!   ([`Speculation`], of a load or a request).
 //! - After `close`, generating and classifying err with `Closed`; the tokenizer and the template go on working.
@@ -55,8 +56,9 @@
 //! | `tokens_generated_total` | tokens generated |
 //! | `requests_total`, `requests_cancelled_total` | sequences begun; sequences ended by their callers |
 //! | `steps_total` | steps of the device |
+//! | `preemptions_total`, `tokens_recomputed_total` | how often a sequence gave its pages back; tokens computed again for it |
 //! | `tokens_drafted_total`, `tokens_draft_accepted_total` | drafted tokens that were verified; those of them that came true |
-//! | `sequences_running`, `sequences_waiting` | now |
+//! | `sequences_running`, `sequences_waiting` | now; those that gave their pages back wait |
 //! | `kv_pages_total`, `kv_pages_used`, `kv_pages_cached` | cache pages: all; held by sequences; kept for later prompts |
 //! | `kv_bytes`, `kv_bytes_limit` | memory of the pages ever written; of all pages |
 //!

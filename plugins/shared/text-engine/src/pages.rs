@@ -8,6 +8,8 @@
 //!
 //! Invariant: a sequence that holds a page of the tree holds every page on the path to it.
 
+use std::collections::BTreeSet;
+
 /// Place of a node.
 type NodeId = usize;
 
@@ -59,6 +61,8 @@ pub(crate) struct PagePool {
     nodes: Vec<Option<Node>>,
     free_nodes: Vec<NodeId>,
     roots: Vec<NodeId>,
+    /// Nodes without children whose pages no sequence holds, with the time of their last use: what is given up next comes first.
+    idle_leaves: BTreeSet<(u64, NodeId)>,
     /// Pages that the tree has and no sequence holds.
     cached: usize,
     clock: u64,
@@ -76,6 +80,7 @@ impl PagePool {
             nodes: Vec::new(),
             free_nodes: Vec::new(),
             roots: Vec::new(),
+            idle_leaves: BTreeSet::new(),
             cached: 0,
             clock: 0,
         }
@@ -103,7 +108,10 @@ impl PagePool {
         *holders -= 1;
         if *holders == 0 {
             match self.node_of[page as usize] {
-                Some(_) => self.cached += 1,
+                Some(node) => {
+                    self.cached += 1;
+                    self.note_leaf(node);
+                }
                 None => self.free.push(page),
             }
         }
@@ -115,7 +123,28 @@ impl PagePool {
         *holders += 1;
         if *holders == 1 {
             self.cached -= 1;
+            if let Some(node) = self.node_of[page as usize] {
+                self.note_leaf(node);
+            }
         }
+    }
+
+    /// Enters a node among the idle leaves, or takes it out, as it now is.
+    fn note_leaf(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let entry = (node.used, id);
+        if node.children.is_empty() && self.holders[node.page as usize] == 0 {
+            self.idle_leaves.insert(entry);
+        } else {
+            self.idle_leaves.remove(&entry);
+        }
+    }
+
+    /// Notes that a node is used now.
+    fn use_now(&mut self, id: NodeId) {
+        self.idle_leaves.remove(&(self.node(id).used, id));
+        self.node_mut(id).used = self.clock;
+        self.note_leaf(id);
     }
 
     /// Takes hold of the pages that a prompt begins with. At most `limit` tokens are taken.
@@ -136,7 +165,7 @@ impl PagePool {
             let Some((child, common)) = best else {
                 return prefix;
             };
-            self.node_mut(child).used = self.clock;
+            self.use_now(child);
             let page = self.node(child).page;
             self.hold(page);
             if common < self.page_size {
@@ -147,6 +176,28 @@ impl PagePool {
             prefix.tokens += common;
             parent = Some(child);
         }
+    }
+
+    /// Pages that can be had: free ones, and cached ones that are given up for it.
+    pub(crate) fn available(&self) -> usize {
+        self.holders.len() - self.counts().used
+    }
+
+    /// How many whole pages that tokens begin with sequences hold already: taking them takes no page from anybody.
+    pub(crate) fn held_prefix(&self, tokens: &[u32], limit: usize) -> usize {
+        let tokens = &tokens[..limit.min(tokens.len())];
+        let (mut parent, mut held) = (None, 0);
+        for chunk in tokens.chunks_exact(self.page_size) {
+            let mut children = self.children(parent).iter();
+            let known = children.find(|&&child| *self.node(child).tokens == *chunk);
+            match known {
+                Some(&node) if self.holders[self.node(node).page as usize] > 0 => {
+                    (parent, held) = (Some(node), held + 1);
+                }
+                _ => break,
+            }
+        }
+        held
     }
 
     /// Makes known what a sequence's pages hold: `tokens` from position 0 on. Where the tree has a page of the same
@@ -181,7 +232,7 @@ impl PagePool {
                 Some(node) => node,
                 None => self.insert(parent, chunk, *page),
             };
-            self.node_mut(node).used = self.clock;
+            self.use_now(node);
             parent = Some(node);
         }
     }
@@ -232,6 +283,9 @@ impl PagePool {
         };
         self.node_of[page as usize] = Some(id);
         self.children_mut(parent).push(id);
+        if let Some(parent) = parent {
+            self.note_leaf(parent);
+        }
         id
     }
 
@@ -241,7 +295,11 @@ impl PagePool {
             unreachable!("node {id} is in the tree")
         };
         debug_assert!(node.children.is_empty());
+        self.idle_leaves.remove(&(node.used, id));
         self.children_mut(node.parent).retain(|&child| child != id);
+        if let Some(parent) = node.parent {
+            self.note_leaf(parent);
+        }
         self.node_of[node.page as usize] = None;
         self.free_nodes.push(id);
         if self.holders[node.page as usize] == 0 {
@@ -252,14 +310,7 @@ impl PagePool {
 
     /// Gives up the cached leaf that was used longest ago.
     fn evict(&mut self) -> Option<u32> {
-        let oldest = self
-            .nodes
-            .iter()
-            .enumerate()
-            .filter_map(|(id, node)| node.as_ref().map(|node| (id, node)))
-            .filter(|(_, node)| node.children.is_empty() && self.holders[node.page as usize] == 0)
-            .min_by_key(|(_, node)| node.used)?
-            .0;
+        let &(_, oldest) = self.idle_leaves.first()?;
         Some(self.remove(oldest))
     }
 
@@ -445,6 +496,12 @@ mod tests {
                 }
                 running.push((tokens, pages));
             }
+            let leaves = pool.nodes.iter().enumerate().filter_map(|(id, node)| {
+                let node = node.as_ref()?;
+                let idle = node.children.is_empty() && pool.holders[node.page as usize] == 0;
+                idle.then_some((node.used, id))
+            });
+            prop_assert_eq!(&pool.idle_leaves, &leaves.collect());
             let held: std::collections::HashSet<u32> = running.iter().flat_map(|(_, pages)| pages.iter().copied()).collect();
             prop_assert_eq!(pool.counts().used, held.len());
             let unheld = pool.nodes.iter().flatten().filter(|node| pool.holders[node.page as usize] == 0).count();

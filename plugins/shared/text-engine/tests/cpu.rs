@@ -34,6 +34,19 @@ fn texts_are_the_same_alone_and_side_by_side() {
 }
 
 #[test]
+fn texts_that_outgrow_the_cache_are_the_same_as_alone() {
+    let (backend, _) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
+    let quantized = |name: &str| fixtures().join("tiny/llama-256-quant").join(name);
+    for cache_type in ["f32", "f16", "q8_0"] {
+        check_preempted(&backend, &quantized("model-Q4_K_M-mixed.gguf"), cache_type);
+        check_preempted(&backend, &quantized("model-Q4_1.gguf"), cache_type);
+    }
+    check_preempted(&backend, &tiny("gemma3-text"), "f16");
+    check_preempted(&backend, &tiny("qwen3-moe"), "q8_0");
+    check_preempted(&backend, &tiny("deepseek-v3"), "f32");
+}
+
+#[test]
 fn a_soak_leaves_every_page_free_or_cached() {
     let (backend, _) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
     check_soak(&backend, &tiny("llama3-gqa"));

@@ -295,6 +295,17 @@ fn a_panic_of_the_sink_cancels_only_its_request() {
 }
 
 #[test]
+fn texts_that_outgrow_the_cache_are_the_same_as_alone() {
+    for cache_type in ["f32", "f16", "q8_0"] {
+        // Heads of 32 numbers, blocks of which the cache may be made of.
+        let path = fixtures().join("tiny/llama-256-quant/model-Q4_1.gguf");
+        check_preempted(&backend().0, &path, cache_type);
+    }
+    check_preempted(&backend().0, &tiny("gemma3-text"), "f16");
+    check_preempted(&backend().0, &tiny("deepseek-v3"), "f32");
+}
+
+#[test]
 fn a_soak_leaves_every_page_free_or_cached() {
     check_soak(&backend().0, &tiny("llama3-gqa"));
 }

@@ -212,8 +212,8 @@ impl Inspection {
 /// A running inspection.
 pub(super) struct Inspecting {
     pub(super) call: Call,
-    /// Most pages it will ever hold.
-    pub(super) reserved: usize,
+    /// Pages that it will hold at last.
+    reserved: usize,
     tokens: Vec<u32>,
     /// Positions that must be computed, and those that are.
     span: usize,
@@ -227,6 +227,11 @@ pub(super) struct Inspecting {
 impl Inspecting {
     fn remaining(&self) -> usize {
         self.span - self.computed
+    }
+
+    /// Pages that it was promised and does not have yet.
+    pub(super) fn promised(&self) -> usize {
+        self.reserved - self.pages.len()
     }
 
     /// Positions among the next `count` whose logits are wanted.
@@ -360,7 +365,7 @@ impl Scheduler {
 
     /// Sequences that generate.
     fn generating(&self) -> usize {
-        let generating = self.running.iter().filter(|it| !it.reads_prompt());
+        let generating = self.running.iter().filter(|it| !it.reads());
         generating.count()
     }
 

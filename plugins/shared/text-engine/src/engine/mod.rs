@@ -9,6 +9,7 @@ mod inspection;
 mod job;
 mod pace;
 mod queue;
+mod room;
 mod scheduler;
 mod sequence;
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Who is next: jobs that wait, and the pages that a started one takes.
+//! Who is next: jobs that wait, and texts that go on.
 //!
-//! A job starts when there is a place (`parallel`) and when the pool has room for the longest that it may become, so that what
-//! was started never runs out of pages. Next is always the job of the call with the fewest jobs started, of equals the one that
-//! came first: a call of a thousand jobs doesn't hold up one of a single job. The next one is waited for, not passed over, when
-//! it is too large to start now: so large ones have their turn.
+//! A job starts when there is a place (`parallel`) and when the pool has room for it by the rule of [`room`](super::room). What had to
+//! give its pages back goes on before anything new starts. Then next is always the job of the call with the fewest jobs started,
+//! of equals the one that came first: a call of a thousand jobs doesn't hold up one of a single job. The next one is waited for,
+//! not passed over, when it is too large to start now: so large ones have their turn.
 
 use super::drafts::Drafter;
 use super::job::Call;
@@ -15,7 +15,7 @@ use backplane_plugin_api::types::{Completion, FinishReason};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-/// The beginning of a prompt that was found in the cache.
+/// The beginning of a text that was found in the cache.
 struct Found {
     /// Held by the caller.
     pages: Vec<u32>,
@@ -23,25 +23,39 @@ struct Found {
 }
 
 impl Scheduler {
-    /// Starts waiting jobs as long as the next one fits.
+    /// Goes on with texts and starts waiting jobs as long as the next one fits.
     pub(super) fn admit(&mut self) {
         while self.running.len() + self.inspecting.len() < self.config.parallel {
+            if let Some(sequence) = self.preempted.front() {
+                if !self.fits(
+                    &sequence.tokens,
+                    self.claim(sequence.tokens.len(), sequence.most),
+                ) {
+                    return;
+                }
+                if let Some(sequence) = self.preempted.pop_front() {
+                    self.resume(sequence);
+                }
+                continue;
+            }
             let Some(next) = self.next_waiting() else {
                 return;
             };
-            let needed = self.waiting[next].1.positions();
-            let needed = needed.div_ceil(self.config.page_size);
-            let nothing_runs = self.running.is_empty() && self.inspecting.is_empty();
-            // What can never fit was refused with its request.
-            if !nothing_runs && self.reserved() + needed > self.config.pages {
+            let (_, job) = &self.waiting[next];
+            let most = job.positions().div_ceil(self.config.page_size);
+            let fits = match job.work {
+                Work::Inspect(_) => self.fits(&[], most),
+                _ => self.fits(&job.prompt, self.claim(job.prompt.len(), most)),
+            };
+            if !fits {
                 return;
             }
             let Some((call, job)) = self.waiting.remove(next) else {
                 return;
             };
             match job.work {
-                Work::Inspect(_) => self.begin_inspection(call, job, needed),
-                _ => self.begin(call, job, needed),
+                Work::Inspect(_) => self.begin_inspection(call, job, most),
+                _ => self.begin(call, job, most),
             }
         }
     }
@@ -71,25 +85,14 @@ impl Scheduler {
         best.map(|(at, _)| at)
     }
 
-    /// Pages that running jobs may yet come to hold, those that they hold included.
-    fn reserved(&self) -> usize {
-        let texts = self.running.iter().map(|sequence| sequence.reserved);
-        let inspections = self.inspecting.iter().map(|inspecting| inspecting.reserved);
-        texts.chain(inspections).sum()
-    }
-
     /// Starts a text.
-    fn begin(&mut self, call: Call, job: Job, reserved: usize) {
+    fn begin(&mut self, call: Call, job: Job, most: usize) {
         let begun = self.now();
-        let found = self.find(&job.prompt);
         let counters = &self.shared.counters;
         counters.requests.fetch_add(1, Ordering::Relaxed);
         counters
             .tokens_prompt
             .fetch_add(job.prompt.len() as u64, Ordering::Relaxed);
-        counters
-            .prefix_cached_tokens
-            .fetch_add(found.tokens as u64, Ordering::Relaxed);
         let drafter = match &job.work {
             Work::Generate(generation) if generation.speculation == Speculation::Auto => {
                 Some(Drafter::new(&self.account))
@@ -97,16 +100,19 @@ impl Scheduler {
             _ => None,
         };
         self.started += 1;
-        self.running.push(Sequence {
+        self.resume(Sequence {
             id: self.started,
             call,
-            follows: self.leader(&job.prompt, found.tokens),
+            follows: None,
             prompt: job.prompt.len(),
+            read_to: job.prompt.len(),
             tokens: job.prompt,
-            computed: found.tokens,
-            pages: found.pages,
-            reserved,
-            cached: found.tokens,
+            computed: 0,
+            again: 0,
+            told: 0,
+            pages: Vec::new(),
+            most,
+            cached: 0,
             work: job.work,
             drafter,
             cancel: job.cancel,
@@ -117,15 +123,37 @@ impl Scheduler {
         });
     }
 
-    /// The sequence that is reading more of what this prompt begins with than is known of it, whole pages counted.
-    fn leader(&self, prompt: &[u32], known: usize) -> Option<(u64, usize)> {
+    /// Lets a text that has no pages read what is not known of it.
+    fn resume(&mut self, mut sequence: Sequence) {
+        let found = self.find(&sequence.tokens);
+        sequence.follows = self.leader(&sequence.tokens, found.tokens);
+        self.take_found(&mut sequence, found);
+        let place = self.running.partition_point(|it| it.id < sequence.id);
+        self.running.insert(place, sequence);
+    }
+
+    /// Goes on from what was found, and counts what it need not read of its prompt.
+    fn take_found(&mut self, sequence: &mut Sequence, found: Found) {
+        let read = sequence.computed.max(sequence.again);
+        let more = found.tokens.min(sequence.prompt).saturating_sub(read);
+        sequence.cached += more;
+        let counters = &self.shared.counters;
+        counters
+            .prefix_cached_tokens
+            .fetch_add(more as u64, Ordering::Relaxed);
+        sequence.computed = found.tokens;
+        sequence.pages = found.pages;
+    }
+
+    /// The sequence that is reading more of what these tokens begin with than is known of it, whole pages counted.
+    fn leader(&self, tokens: &[u32], known: usize) -> Option<(u64, usize)> {
         let page = self.config.page_size;
         let shared = |sequence: &&Sequence| {
-            let read = &sequence.tokens[..sequence.prompt];
-            let pairs = prompt[..prompt.len() - 1].iter().zip(read);
+            let read = &sequence.tokens[..sequence.read_to];
+            let pairs = tokens[..tokens.len() - 1].iter().zip(read);
             pairs.take_while(|(one, other)| one == other).count() / page * page
         };
-        let readers = self.running.iter().filter(|it| it.reads_prompt());
+        let readers = self.running.iter().filter(|it| it.reads());
         let leader = readers.map(|reader| (reader.id, shared(&reader)));
         leader
             .filter(|(_, shared)| *shared > known)
@@ -142,37 +170,31 @@ impl Scheduler {
             if leader.is_some_and(|leader| leader.computed < end) {
                 continue;
             }
-            self.running[index].follows = None;
-            let prompt = self.running[index].prompt;
-            let tokens = self.running[index].tokens[..prompt].to_vec();
-            let found = self.find(&tokens);
-            let sequence = &mut self.running[index];
+            let mut sequence = self.running.remove(index);
+            sequence.follows = None;
+            let found = self.find(&sequence.tokens);
             let unused = if found.tokens > sequence.computed {
-                let more = found.tokens - sequence.computed;
-                sequence.computed = found.tokens;
-                sequence.cached += more;
-                self.shared
-                    .counters
-                    .prefix_cached_tokens
-                    .fetch_add(more as u64, Ordering::Relaxed);
-                std::mem::replace(&mut sequence.pages, found.pages)
+                let unused = std::mem::take(&mut sequence.pages);
+                self.take_found(&mut sequence, found);
+                unused
             } else {
                 found.pages
             };
             unused.iter().for_each(|&page| self.pool.release(page));
+            self.running.insert(index, sequence);
         }
     }
 
-    /// Takes hold of the pages that a prompt begins with. The last of them is copied where the prompt parts from it.
-    fn find(&mut self, prompt: &[u32]) -> Found {
-        // The last prompt token is always read again: its logits are wanted.
-        let prefix = self.pool.take_prefix(prompt, prompt.len() - 1);
+    /// Takes hold of the pages that tokens begin with. The last of them is copied where the tokens part from it.
+    fn find(&mut self, tokens: &[u32]) -> Found {
+        // The last token is always read again: its logits are wanted.
+        let prefix = self.pool.take_prefix(tokens, tokens.len() - 1);
         let mut found = Found {
             pages: prefix.pages,
             tokens: prefix.tokens,
         };
         if let Some((from, tokens)) = prefix.partial {
-            if let Some(to) = self.pool.allocate() {
+            if let Some(to) = self.page_for_text() {
                 match self.executable.copy_page(from, to) {
                     Ok(()) => {
                         found.pages.push(to);
@@ -198,6 +220,15 @@ impl Scheduler {
             if dropped {
                 counters.cancelled.fetch_add(1, Ordering::Relaxed);
                 job.reply.send(never_begun(job, now));
+            }
+            !dropped
+        });
+        self.preempted.retain(|sequence| {
+            let dropped = sequence.cancel.load(Ordering::Relaxed);
+            if dropped {
+                counters.cancelled.fetch_add(1, Ordering::Relaxed);
+                let completion = sequence.completion(FinishReason::Cancelled, None, now);
+                sequence.reply.send(Message::Generated(completion));
             }
             !dropped
         });

@@ -7,6 +7,7 @@
 //!   doesn't need goes to the others, and where there are fewer tokens than prompts they take turns.
 //! - What is drafted: [`drafts`](super::drafts). Rows of drafts are wanted rows like any other; keys and values of a draft that
 //!   did not come true lie behind the last position and are written over, and pages that held only such are given back.
+//! - What becomes of whom when pages run out: [`room`](super::room).
 
 use super::drafts::{Account, choose};
 use super::inspection::Inspecting;
@@ -38,6 +39,9 @@ pub(super) struct Scheduler {
     pub(super) pool: PagePool,
     clock: Clock,
     pub(super) waiting: VecDeque<(Call, Job)>,
+    /// What had to give its pages back, the oldest first: before all that waits.
+    pub(super) preempted: VecDeque<Sequence>,
+    /// The oldest first.
     pub(super) running: Vec<Sequence>,
     pub(super) inspecting: Vec<Inspecting>,
     /// Tokens a step of inspections may take where nothing generates, and beside what does.
@@ -76,6 +80,7 @@ impl Scheduler {
             pool: PagePool::new(config.pages, config.page_size),
             clock,
             waiting: VecDeque::new(),
+            preempted: VecDeque::new(),
             running: Vec::new(),
             inspecting: Vec::new(),
             inspection_chunk: pace.prompt_tokens(0),
@@ -130,7 +135,7 @@ impl Scheduler {
         for inspecting in self.inspecting.drain(..) {
             inspecting.reply.send(Message::Failed(reason.clone()));
         }
-        for sequence in self.running.drain(..) {
+        for sequence in self.running.drain(..).chain(self.preempted.drain(..)) {
             sequence.reply.send(Message::Failed(reason.clone()));
         }
         let counters = &self.shared.counters;
@@ -146,7 +151,7 @@ impl Scheduler {
                 return Some(reason.clone());
             }
             self.waiting.extend(inbox.jobs.drain(..));
-            if !(self.waiting.is_empty() && self.running.is_empty() && self.inspecting.is_empty()) {
+            if !self.is_idle() {
                 return None;
             }
             inbox = shared
@@ -156,18 +161,24 @@ impl Scheduler {
         }
     }
 
+    /// Whether there is nothing to do.
+    pub(super) fn is_idle(&self) -> bool {
+        let texts = self.running.len() + self.preempted.len() + self.waiting.len();
+        texts + self.inspecting.len() == 0
+    }
+
     /// What each running sequence has in the next step.
     fn portions(&mut self) -> Vec<Portion> {
         let mut portions: Vec<Portion> = self
             .running
             .iter()
             .map(|sequence| Portion {
-                tokens: usize::from(!sequence.reads_prompt()),
+                tokens: usize::from(!sequence.reads()),
                 drafts: 0,
             })
             .collect();
         let readers: Vec<usize> = (0..self.running.len())
-            .filter(|&index| self.running[index].reads_prompt())
+            .filter(|&index| self.running[index].reads())
             .collect();
         self.draft(&mut portions, readers.len());
         self.share(&mut portions, readers);
@@ -179,7 +190,7 @@ impl Scheduler {
         let (mut places, mut drafters) = (Vec::new(), Vec::new());
         let rows = portions.iter().filter(|portion| portion.tokens > 0).count();
         for (index, sequence) in self.running.iter_mut().enumerate() {
-            let (reads, limit) = (sequence.reads_prompt(), sequence.draft_limit());
+            let (reads, limit) = (sequence.reads(), sequence.draft_limit());
             if let Some(drafter) = sequence.drafter.as_mut().filter(|_| !reads) {
                 drafter.look_up(&sequence.tokens);
                 places.push(index);
@@ -226,16 +237,7 @@ impl Scheduler {
     fn step(&mut self) {
         self.follow();
         let mut portions = self.portions();
-        let mut index = 0;
-        while index < self.running.len() {
-            if self.make_room(index, portions[index].rows()) {
-                index += 1;
-            } else {
-                let error = self.out_of_pages();
-                portions.remove(index);
-                self.fail(index, error);
-            }
-        }
+        self.make_room(&mut portions);
         let (tokens, wanted) = self.gather(&portions);
         if tokens.is_empty() {
             return;
@@ -287,7 +289,7 @@ impl Scheduler {
     fn measure(&mut self, portions: &[Portion], took: std::time::Duration) {
         let (mut rows, mut read) = (0, 0);
         for (sequence, portion) in self.running.iter().zip(portions) {
-            if sequence.reads_prompt() {
+            if sequence.reads() {
                 read += portion.tokens;
             } else {
                 rows += portion.rows();
@@ -303,7 +305,7 @@ impl Scheduler {
 
     /// The part of the time to spare that prompts, and inspections, have each.
     pub(super) fn part(&self) -> f64 {
-        let reads = self.running.iter().any(Sequence::reads_prompt);
+        let reads = self.running.iter().any(Sequence::reads);
         if reads && !self.inspecting.is_empty() {
             0.5
         } else {
@@ -317,19 +319,6 @@ impl Scheduler {
             ErrorCode::OutOfMemory,
             format!("all {pages} cache pages are in use by other sequences"),
         )
-    }
-
-    /// Gets the pages for the next `count` positions of a sequence.
-    fn make_room(&mut self, index: usize, count: usize) -> bool {
-        let sequence = &mut self.running[index];
-        let pages = (sequence.computed + count).div_ceil(self.config.page_size);
-        while sequence.pages.len() < pages {
-            match self.pool.allocate() {
-                Some(page) => sequence.pages.push(page),
-                None => return false,
-            }
-        }
-        true
     }
 
     /// The tokens of a step, and the rows whose logits are wanted: the last known one of every sequence whose tokens are then all
@@ -364,15 +353,18 @@ impl Scheduler {
             .filter(|(_, portion)| portion.tokens > 0)
         {
             let sequence = &mut self.running[index];
-            let read = sequence.reads_prompt();
+            let read = sequence.reads();
             let rows = sequence.wanted(portion) * self.config.vocabulary;
             let (own, others) = rest.split_at_mut(rows);
             rest = others;
             let before = sequence.computed / self.config.page_size;
+            let again = sequence.again.saturating_sub(sequence.computed);
             sequence.computed += portion.tokens;
             if read {
-                let (done, total) = (sequence.computed as u64, sequence.prompt as u64);
-                if !sequence.reply.send(Message::Prefill { done, total }) {
+                let counters = &self.shared.counters;
+                let again = again.min(portion.tokens) as u64;
+                counters.recomputed.fetch_add(again, Ordering::Relaxed);
+                if !sequence.tell_read() {
                     sequence.cancel.store(true, Ordering::Relaxed);
                 }
                 if let Some(drafter) = &mut sequence.drafter {
@@ -423,14 +415,14 @@ impl Scheduler {
     }
 
     /// Ends a sequence with an error; its pages are not trusted.
-    fn fail(&mut self, index: usize, error: Error) {
+    pub(super) fn fail(&mut self, index: usize, error: Error) {
         let sequence = self.running.remove(index);
         self.release(&sequence);
         self.report();
         sequence.reply.send(Message::Failed(error));
     }
 
-    fn release(&mut self, sequence: &Sequence) {
+    pub(super) fn release(&mut self, sequence: &Sequence) {
         for &page in &sequence.pages {
             self.pool.release(page);
         }
@@ -438,9 +430,9 @@ impl Scheduler {
 
     pub(super) fn report(&self) {
         let running = self.running.len() + self.inspecting.len();
-        self.shared
-            .counters
-            .gauges(running, self.waiting.len(), self.pool.counts());
+        let waiting = self.waiting.len() + self.preempted.len();
+        let counters = &self.shared.counters;
+        counters.gauges(running, waiting, self.pool.counts());
     }
 }
 

@@ -22,9 +22,15 @@ pub(super) struct Sequence {
     pub(super) prompt: usize,
     /// Positions whose keys and values are in the pages.
     pub(super) computed: usize,
+    /// Positions that are read rather than generated: the prompt, or all there was when it had to give its pages back.
+    pub(super) read_to: usize,
+    /// Positions that were computed before it gave its pages back.
+    pub(super) again: usize,
+    /// Positions of the prompt that its caller was told of.
+    pub(super) told: usize,
     pub(super) pages: Vec<u32>,
     /// Most pages it will ever hold.
-    pub(super) reserved: usize,
+    pub(super) most: usize,
     /// Prompt tokens taken from the cache.
     pub(super) cached: usize,
     /// The sequence that reads what this one's prompt begins with, and up to which position: worth waiting for.
@@ -59,8 +65,20 @@ impl Sequence {
         self.tokens.len() - self.computed
     }
 
-    pub(super) fn reads_prompt(&self) -> bool {
-        self.computed < self.prompt
+    /// Whether it reads what is known, rather than generates.
+    pub(super) fn reads(&self) -> bool {
+        self.computed < self.read_to
+    }
+
+    /// Tells its caller how much of the prompt is read, where that is news; `false` when the caller is gone.
+    pub(super) fn tell_read(&mut self) -> bool {
+        let done = self.computed.min(self.prompt);
+        if done <= self.told {
+            return true;
+        }
+        self.told = done;
+        let (done, total) = (done as u64, self.prompt as u64);
+        self.reply.send(Message::Prefill { done, total })
     }
 
     /// Rows of logits that it wants of a step.

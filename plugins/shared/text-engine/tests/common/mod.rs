@@ -3,8 +3,8 @@
 
 use backplane_plugin_api::sdk::{Backend, BatchSink, Sink, TextModel};
 use backplane_plugin_api::types::{
-    Completion, Control, Error, Event, FinishReason, GenerateOptions, GenerateRequest, LoadOptions,
-    Prompt, Sampling, TokenLogprob,
+    Completion, Control, Error, ErrorCode, Event, FinishReason, GenerateOptions, GenerateRequest,
+    LoadOptions, Prompt, Sampling, TokenLogprob,
 };
 use backplane_program::{
     Device, DeviceError, Executable, Interpreter, Limits, Program, Step, StepOutput,
@@ -366,14 +366,60 @@ pub fn check_same_texts(backend: &dyn Backend, path: &Path) {
     assert!(model.metrics()["prefix_cached_tokens_total"] > 100.0);
 }
 
+/// A request that says not how long it may become.
+fn open_request(tokens: &[u32], options: GenerateOptions) -> GenerateRequest {
+    let options = GenerateOptions {
+        max_tokens: None,
+        ..options
+    };
+    tokens_request(tokens, options)
+}
+
+/// Texts that outgrow the cache together, of which each in turn gives its pages back and goes on later: the same as alone, also
+/// where the cache rounds. One that is longer than the context errs alone.
+pub fn check_preempted(backend: &dyn Backend, path: &Path, cache_type: &str) {
+    const TEXTS: u32 = 6;
+    let mut options = context(160, TEXTS);
+    options.extra.insert("cache_type".into(), cache_type.into());
+    let request = |index: u32| match index % 2 {
+        0 => open_request(&prompt(index, 30), greedy(1)),
+        _ => open_request(&prompt(index, 30), seeded(u64::from(index), 1)),
+    };
+    let alone = backend.load(path, &options).unwrap();
+    let alone: Vec<Told> = (0..TEXTS)
+        .map(|index| generate(&*alone, &request(index)).unwrap().0)
+        .collect();
+    // Two whole contexts.
+    options.extra.insert("cache_tokens".into(), 320.into());
+    let model = backend.load(path, &options).unwrap();
+    let mut requests: Vec<GenerateRequest> = (0..TEXTS).map(request).collect();
+    requests.push(tokens_request(&prompt(1, 160), greedy(1)));
+    let mut sink = CollectBatch::default();
+    let mut results = model.batch_generate(&requests, &mut sink).unwrap();
+    let error = results.pop().unwrap().unwrap_err();
+    assert_eq!(error.code, ErrorCode::ContextOverflow);
+    let told = sink.0.into_inner().unwrap();
+    for (index, result) in results.into_iter().enumerate() {
+        let done = result.unwrap();
+        assert_eq!(done.finish_reason, FinishReason::ContextFull);
+        assert_eq!((done.prompt_tokens, done.cached_tokens), (30, 0));
+        assert_eq!(told[index].tokens, alone[index].tokens, "text {index}");
+        assert_eq!(told[index].text, alone[index].text, "text {index}");
+    }
+    let metrics = model.metrics();
+    assert!(metrics["preemptions_total"] > 0.0 && metrics["tokens_recomputed_total"] > 0.0);
+    assert_eq!(metrics["tokens_prompt_total"], f64::from(30 * TEXTS));
+    assert_eq!(metrics["kv_pages_used"], 0.0);
+}
+
 /// Two hundred requests from eight threads, greedy and seeded, some that begin alike and some that repeat themselves, some stopped
-/// while they wait, while they read and while they generate, in a cache too small to keep everything: the same texts as
-/// alone and undrafted, and no page lost.
+/// while they wait, while they read and while they generate, some to the end of the context, in a cache too small to keep
+/// everything: the same texts as alone and undrafted, and no page lost.
 pub fn check_soak(backend: &dyn Backend, path: &Path) {
     const REQUESTS: u32 = 200;
-    let mut options = context(96, 4);
-    // Less than four whole contexts: pages bound how many run, not places.
-    options.extra.insert("cache_tokens".into(), 288.into());
+    let mut options = context(160, 6);
+    // Two whole contexts: pages bound how many run, not places.
+    options.extra.insert("cache_tokens".into(), 320.into());
     let model = backend.load(path, &options).unwrap();
     let request = |index: u32| {
         let mut tokens = prompt(index % 4, 17);
@@ -382,6 +428,9 @@ pub fn check_soak(backend: &dyn Backend, path: &Path) {
             tokens.extend(prompt(index % 3, 5).repeat(6));
         } else {
             tokens.extend(prompt(index, (index as usize * 7) % 60));
+        }
+        if index % 10 == 4 {
+            return open_request(&tokens, seeded(u64::from(index), 1));
         }
         let length = (index * 5) % 30;
         tokens_request(
@@ -393,7 +442,7 @@ pub fn check_soak(backend: &dyn Backend, path: &Path) {
             },
         )
     };
-    let mut plain = context(96, 1);
+    let mut plain = context(160, 1);
     plain.extra.insert("speculation".into(), "off".into());
     let fresh = backend.load(path, &plain).unwrap();
     let alone: Vec<Told> = (0..REQUESTS)
@@ -436,22 +485,22 @@ pub fn check_soak(backend: &dyn Backend, path: &Path) {
         (0.0, 0.0)
     );
     assert_eq!(metrics["kv_pages_used"], 0.0);
-    assert_eq!(metrics["kv_pages_total"], 36.0);
+    assert_eq!(metrics["kv_pages_total"], 40.0);
     assert!(
         metrics["kv_pages_cached"] > 0.0 && metrics["kv_pages_cached"] <= metrics["kv_pages_total"]
     );
     assert!(metrics["tokens_generated_total"] > 1000.0 && metrics["steps_total"] > 100.0);
     assert!(metrics["tokens_draft_accepted_total"] <= metrics["tokens_drafted_total"]);
     assert!(metrics["kv_bytes"] > 0.0 && metrics["kv_bytes"] <= metrics["kv_bytes_limit"]);
-    // Every page can be had: three whole contexts at once take all of them.
-    let whole: Vec<GenerateRequest> = (0..3)
-        .map(|seed| tokens_request(&prompt(seed + 1000, 40), greedy(56)))
+    // Every page can be had: two whole contexts at once take all of them.
+    let whole: Vec<GenerateRequest> = (0..2)
+        .map(|seed| tokens_request(&prompt(seed + 1000, 60), greedy(100)))
         .collect();
     let results = model
         .batch_generate(&whole, &mut CollectBatch::default())
         .unwrap();
     for result in results {
-        assert_eq!(result.unwrap().completion_tokens, 56);
+        assert_eq!(result.unwrap().completion_tokens, 100);
     }
     assert_eq!(model.metrics()["kv_pages_used"], 0.0);
 }

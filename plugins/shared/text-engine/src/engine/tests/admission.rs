@@ -39,37 +39,60 @@ fn a_long_prompt_does_not_hold_up_a_short_one() {
 }
 
 #[test]
-fn pages_that_a_text_may_need_are_there_when_it_starts() {
-    // 64 pages of 8 tokens for four places.
+fn texts_start_with_what_they_need_now() {
+    // 64 pages of 8 tokens: one text of the length that each may become, or four with what they need at first.
     let config = Config {
         pages: 64,
-        ..sizes(512, 4)
+        ..sizes(512, 32)
     };
     let mut harness = Harness::new(config, PLAIN);
-    let requests: Vec<(Vec<u32>, GenerateOptions)> = (0..12)
+    let open = GenerateOptions {
+        max_tokens: None,
+        ..greedy(1)
+    };
+    let all: Vec<usize> = (0..10)
+        .map(|seed| harness.ask(&prompt(seed, 64), open.clone()))
+        .collect();
+    harness.turn();
+    assert_eq!(harness.scheduler.running.len(), 4);
+    all.into_iter().for_each(|at| harness.cancel(at));
+    harness.turn();
+    // A text that says how little it wants counts as no more.
+    (0..10).for_each(|seed| {
+        harness.ask(&prompt(20 + seed, 32), greedy(16));
+    });
+    harness.turn();
+    assert_eq!(harness.scheduler.running.len(), 10);
+    harness.run();
+    assert_eq!(harness.metric("preemptions_total"), 0.0);
+    assert_eq!(harness.pages_used(), 0);
+}
+
+#[test]
+fn what_texts_share_counts_once() {
+    // 64 pages, 50 of which hold what all prompts begin with.
+    let config = Config {
+        pages: 64,
+        ..sizes(512, 32)
+    };
+    let mut harness = Harness::new(config, PLAIN);
+    let requests: Vec<(Vec<u32>, GenerateOptions)> = (0..6)
         .map(|seed| {
-            let length = 10 + 30 * (seed as usize % 5);
-            (prompt(seed, length), greedy(40 + 60 * (seed % 3)))
+            let mut tokens = prompt(1, 400);
+            tokens.extend(prompt(20 + seed, 8));
+            (tokens, greedy(8))
         })
         .collect();
-    let all: Vec<usize> = requests
-        .iter()
-        .map(|(prompt, options)| harness.ask(prompt, options.clone()))
-        .collect();
+    let all = harness.call(&requests);
     let mut widest = 0;
     while harness.turn() {
         widest = widest.max(harness.scheduler.running.len());
-        assert!(harness.pages_used() <= 64);
     }
-    assert!(
-        (2..4).contains(&widest),
-        "pages bound it, not places: {widest}"
-    );
-    for (at, (prompt, options)) in all.into_iter().zip(&requests) {
-        let own = alone(PLAIN, config, prompt, options);
-        assert_eq!(harness.told(at).shown(), own.shown());
+    assert!(widest >= 5, "{widest}");
+    for (at, (tokens, options)) in all.iter().zip(&requests) {
+        let own = alone(PLAIN, config, tokens, options);
+        assert_eq!(harness.told(*at).shown(), own.shown());
     }
-    assert_eq!(harness.pages_used(), 0);
 }
 
 #[test]
@@ -79,8 +102,8 @@ fn a_large_one_has_its_turn() {
         ..sizes(512, 4)
     };
     let mut harness = Harness::new(config, PLAIN);
-    let small = harness.ask(&prompt(1, 20), greedy(100));
-    let large = harness.ask(&prompt(2, 300), greedy(200));
+    let small = harness.ask(&prompt(1, 120), greedy(100));
+    let large = harness.ask(&prompt(2, 400), greedy(100));
     let later: Vec<usize> = (0..6)
         .map(|seed| harness.ask(&prompt(10 + seed, 20), greedy(100)))
         .collect();

@@ -2,6 +2,7 @@
 
 mod admission;
 mod pace;
+mod preemption;
 mod speculation;
 
 use super::job::Call;
@@ -84,6 +85,8 @@ struct Babbler {
     pages: Vec<Vec<Option<u32>>>,
     clock: Arc<AtomicU64>,
     seen: Arc<Mutex<Vec<Seen>>>,
+    /// Whether the next step fails.
+    fails: Arc<AtomicBool>,
 }
 
 impl Babbler {
@@ -118,6 +121,12 @@ impl Babbler {
 
 impl Executable for Babbler {
     fn step(&mut self, step: &Step<'_>, out: &mut StepOutput) -> Result<(), DeviceError> {
+        if self.fails.swap(false, Ordering::Relaxed) {
+            return Err(DeviceError::Failed {
+                device: "made up".into(),
+                message: "told to fail".into(),
+            });
+        }
         let nature = *self.nature.lock().unwrap();
         let mut nanos = nature.step * 1e3;
         let (mut first, mut written) = (0, Vec::new());
@@ -230,6 +239,7 @@ struct Harness {
     clock: Arc<AtomicU64>,
     seen: Arc<Mutex<Vec<Seen>>>,
     nature: Arc<Mutex<Nature>>,
+    fails: Arc<AtomicBool>,
     asked: Vec<Asked>,
     calls: u64,
 }
@@ -252,12 +262,14 @@ impl Harness {
         let clock = Arc::new(AtomicU64::new(0));
         let seen = Arc::new(Mutex::new(Vec::new()));
         let nature = Arc::new(Mutex::new(nature));
+        let fails = Arc::new(AtomicBool::new(false));
         let device = Babbler {
             nature: Arc::clone(&nature),
             page_size: config.page_size,
             pages: vec![vec![None; config.page_size]; config.pages],
             clock: Arc::clone(&clock),
             seen: Arc::clone(&seen),
+            fails: Arc::clone(&fails),
         };
         let (start, ticks) = (Instant::now(), Arc::clone(&clock));
         let scheduler = Scheduler::new(
@@ -273,6 +285,7 @@ impl Harness {
             clock,
             seen,
             nature,
+            fails,
             asked: Vec::new(),
             calls: 0,
         }
@@ -349,7 +362,7 @@ impl Harness {
                 }
             }
         }
-        !(self.scheduler.running.is_empty() && self.scheduler.waiting.is_empty())
+        !self.scheduler.is_idle()
     }
 
     fn run(&mut self) {

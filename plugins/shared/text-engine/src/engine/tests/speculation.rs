@@ -5,7 +5,7 @@ use backplane_plugin_api::types::Grammar;
 use proptest::prelude::*;
 
 /// A device for which more rows of a step cost little.
-const CHEAP: Nature = Nature {
+pub(super) const CHEAP: Nature = Nature {
     repeats: 90,
     words: 6,
     step: 4000.0,
@@ -14,7 +14,7 @@ const CHEAP: Nature = Nature {
     past: 0.0,
 };
 
-fn drafting(context: usize, parallel: usize) -> Config {
+pub(super) fn drafting(context: usize, parallel: usize) -> Config {
     Config {
         speculation: Speculation::Auto,
         ..sizes(context, parallel)
@@ -172,14 +172,14 @@ fn a_request_may_forbid_and_ask_for_it() {
 }
 
 #[derive(Clone, Debug)]
-struct Request {
-    prompt: Vec<u32>,
-    options: GenerateOptions,
+pub(super) struct Request {
+    pub(super) prompt: Vec<u32>,
+    pub(super) options: GenerateOptions,
     /// Stopped after so many turns.
-    stopped: Option<usize>,
+    pub(super) stopped: Option<usize>,
 }
 
-fn requests() -> impl Strategy<Value = Vec<Request>> {
+pub(super) fn requests() -> impl Strategy<Value = Vec<Request>> {
     let options = (
         (1u32..90, any::<bool>(), 0u64..1000),
         proptest::option::of(0u32..3),
