@@ -144,8 +144,11 @@ impl Cache {
 
     /// Writes keys and values of one token (`[kv_heads * dim]` each) at a position of a page. `values` is empty where the cache
     /// has them in the keys.
-    pub(crate) fn append(
-        &mut self,
+    ///
+    /// # Safety
+    /// Nobody else touches this position of the page meanwhile.
+    pub(crate) unsafe fn append(
+        &self,
         isa: Isa,
         cache: usize,
         page: usize,
@@ -159,65 +162,69 @@ impl Cache {
         let (key_len, value_len) = layer.head(size, stride);
         let start = page * self.page + layer.start;
         let value_start = start + layer.spec.kv_heads * key_len;
+        let end = value_start + layer.spec.kv_heads * value_len;
+        assert!(row < size && end <= self.elements());
         let keys = keys
             .chunks_exact(key_dim)
+            .take(layer.spec.kv_heads)
             .enumerate()
             .map(|(head, new)| (start + head * key_len, new));
         let values = values
             .chunks_exact(value_dim)
+            .take(layer.spec.kv_heads)
             .enumerate()
             .map(|(head, new)| (value_start + head * value_len + row * value_dim, new));
-        match &mut self.pool {
-            Pool::F32(pool) => {
-                let pool = pool.as_mut_slice();
-                for (at, new) in keys {
-                    across(&mut pool[at..][..key_len], stride, row, new.iter().copied());
+        // SAFETY: the cache of the page lies in the pool: keys of a head in `key_len` elements, one of each `stride` at the position; values of
+        // a head at a position in `value_dim` neighbours. These are the position's own, which the caller keeps for us. A scale of
+        // elements from `32 n` on is at `n`.
+        unsafe {
+            match &self.pool {
+                Pool::F32(pool) => {
+                    for (at, new) in keys {
+                        across(pool.as_ptr().add(at + row), stride, new.iter().copied());
+                    }
+                    for (at, new) in values {
+                        along(pool.as_ptr().add(at), new.iter().copied());
+                    }
                 }
-                for (at, new) in values {
-                    pool[at..][..value_dim].copy_from_slice(new);
+                Pool::F16(pool) => {
+                    let halves = |new: &f32| f16::from_f32(*new).to_bits();
+                    for (at, new) in keys {
+                        across(pool.as_ptr().add(at + row), stride, new.iter().map(halves));
+                    }
+                    for (at, new) in values {
+                        along(pool.as_ptr().add(at), new.iter().map(halves));
+                    }
                 }
-            }
-            Pool::F16(pool) => {
-                let pool = pool.as_mut_slice();
-                let halves = |new: &f32| f16::from_f32(*new).to_bits();
-                for (at, new) in keys {
-                    across(
-                        &mut pool[at..][..key_len],
-                        stride,
-                        row,
-                        new.iter().map(halves),
-                    );
-                }
-                for (at, new) in values {
-                    for (stored, new) in pool[at..][..value_dim].iter_mut().zip(new) {
-                        *stored = halves(new);
+                Pool::Q8_0 { codes, scales } => {
+                    let (codes, scales) = (codes.as_ptr(), scales.as_ptr());
+                    for (at, new) in keys {
+                        for (b, block) in new.as_chunks::<BLOCK>().0.iter().enumerate() {
+                            let (whole, scale) = attend::round_q8_0(isa, block);
+                            let first = at + b * BLOCK * stride;
+                            across(codes.add(first + row), stride, whole.into_iter());
+                            scales.add(first / BLOCK + row).write(scale);
+                        }
+                    }
+                    for (at, new) in values {
+                        for (b, block) in new.as_chunks::<BLOCK>().0.iter().enumerate() {
+                            let (whole, scale) = attend::round_q8_0(isa, block);
+                            let first = at + b * BLOCK;
+                            along(codes.add(first), whole.into_iter());
+                            scales.add(first / BLOCK).write(scale);
+                        }
                     }
                 }
             }
-            Pool::Q8_0 { codes, scales } => {
-                let (codes, scales) = (codes.as_mut_slice(), scales.as_mut_slice());
-                for (at, new) in keys {
-                    let head = &mut codes[at..][..key_len];
-                    let head_scales = &mut scales[at / BLOCK..][..key_len / BLOCK];
-                    let blocks = new.as_chunks::<BLOCK>().0.iter();
-                    let stored = head
-                        .chunks_exact_mut(BLOCK * stride)
-                        .zip(head_scales.chunks_exact_mut(stride));
-                    for ((codes, scales), block) in stored.zip(blocks) {
-                        let (whole, scale) = attend::round_q8_0(isa, block);
-                        across(codes, stride, row, whole.into_iter());
-                        scales[row] = scale;
-                    }
-                }
-                for (at, new) in values {
-                    let stored = codes[at..][..value_dim].as_chunks_mut::<BLOCK>().0;
-                    let scales = &mut scales[at / BLOCK..][..value_dim / BLOCK];
-                    let blocks = new.as_chunks::<BLOCK>().0;
-                    for ((codes, scale), block) in stored.iter_mut().zip(scales).zip(blocks) {
-                        (*codes, *scale) = attend::round_q8_0(isa, block);
-                    }
-                }
-            }
+        }
+    }
+
+    /// Of all pages.
+    fn elements(&self) -> usize {
+        match &self.pool {
+            Pool::F32(pool) => pool.len(),
+            Pool::F16(pool) => pool.len(),
+            Pool::Q8_0 { codes, .. } => codes.len(),
         }
     }
 
@@ -299,9 +306,22 @@ impl Cache {
     }
 }
 
-/// Writes one position of elements that lie across.
-fn across<T>(elements: &mut [T], stride: usize, position: usize, new: impl Iterator<Item = T>) {
-    for (row, new) in elements.chunks_exact_mut(stride).zip(new) {
-        row[position] = new;
+/// Writes elements `stride` apart.
+///
+/// # Safety
+/// There is room for them, which nobody else touches.
+unsafe fn across<T>(to: *mut T, stride: usize, new: impl Iterator<Item = T>) {
+    for (index, new) in new.enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(index * stride).write(new) };
     }
+}
+
+/// Writes neighbouring elements.
+///
+/// # Safety
+/// As for [`across`].
+unsafe fn along<T>(to: *mut T, new: impl Iterator<Item = T>) {
+    // SAFETY: the caller's promise.
+    unsafe { across(to, 1, new) }
 }

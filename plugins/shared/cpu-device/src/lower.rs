@@ -1,5 +1,7 @@
 //! From a program to the kernels that run it: operations with their weights at hand, neighbours fused, buffers assigned.
 
+mod rows;
+
 use backplane_program::{
     Activation, DeviceError, ExpertGroups, Op, Plan, Program, ProgramError, Rows, Scoring, ValueId,
     WeightId,
@@ -7,68 +9,25 @@ use backplane_program::{
 use backplane_weights::{OwnedTensor, TensorType, Weights};
 use std::ops::Range;
 
+pub(crate) use rows::RowKernel;
+
 /// What one kernel of the list does.
 pub(crate) enum Kernel {
-    Embed {
-        table: OwnedTensor,
-        scale: f32,
-        out: ValueId,
-    },
-    RmsNorm {
-        x: ValueId,
-        gain: Vec<f32>,
-        eps: f32,
-        out: ValueId,
-    },
-    /// Linear layers that read the same activations: these are quantised once, and all rows shared out together.
+    /// Kernels whose rows don't need each other, one after the other for each row.
+    Rows(Vec<RowKernel>),
+    /// Linear layers that read the same activations: these are quantised once, by a row kernel before them, and all rows shared out
+    /// together.
     Linears(Linears),
-    Rope {
-        x: ValueId,
-        rope: usize,
-        head_dim: usize,
-        out: ValueId,
-    },
     Attention(Attention),
-    Gated {
-        gate: ValueId,
-        up: ValueId,
-        activation: Activation,
-        out: ValueId,
-    },
-    Add {
-        a: ValueId,
-        b: ValueId,
-        out: ValueId,
-    },
-    Scale {
-        x: ValueId,
-        factor: f32,
-        out: ValueId,
-    },
-    SoftCap {
-        x: ValueId,
-        cap: f32,
-        out: ValueId,
-    },
-    Gather {
-        x: ValueId,
-        out: ValueId,
-    },
-    HeadSlice {
-        x: ValueId,
-        head_dim: usize,
-        elements: Range<usize>,
-        out: ValueId,
-    },
-    HeadConcat {
-        a: ValueId,
-        b: ValueId,
-        heads: usize,
-        out: ValueId,
-    },
     HeadLinear(HeadLinear),
     Route(Route),
     Experts(Experts),
+}
+
+impl From<RowKernel> for Kernel {
+    fn from(row: RowKernel) -> Self {
+        Self::Rows(vec![row])
+    }
 }
 
 /// Linear layers over one input.
@@ -155,30 +114,6 @@ pub(crate) struct Expert {
     pub(crate) down_chunks: Vec<Chunk>,
 }
 
-impl Kernel {
-    /// The values it writes.
-    pub(crate) fn outputs(&self) -> impl Iterator<Item = ValueId> + '_ {
-        let (one, many): (Option<ValueId>, &[Part]) = match self {
-            Kernel::Embed { out, .. }
-            | Kernel::RmsNorm { out, .. }
-            | Kernel::Rope { out, .. }
-            | Kernel::Attention(Attention { out, .. })
-            | Kernel::Gated { out, .. }
-            | Kernel::Add { out, .. }
-            | Kernel::Scale { out, .. }
-            | Kernel::SoftCap { out, .. }
-            | Kernel::Gather { out, .. }
-            | Kernel::HeadSlice { out, .. }
-            | Kernel::HeadConcat { out, .. }
-            | Kernel::HeadLinear(HeadLinear { out, .. })
-            | Kernel::Route(Route { out, .. })
-            | Kernel::Experts(Experts { out, .. }) => (Some(*out), &[]),
-            Kernel::Linears(linears) => (None, &linears.parts),
-        };
-        one.into_iter().chain(many.iter().map(|part| part.out))
-    }
-}
-
 /// Where the values lie in the arena, in floats.
 pub(crate) struct Arena {
     /// By value. The logits have no place: they are written where the caller wants them.
@@ -244,24 +179,26 @@ pub(crate) fn lower(
 ) -> Result<Vec<Kernel>, DeviceError> {
     let mut kernels = vec![];
     for op in &program.ops {
-        let kernel = match *op {
-            Op::Embed { table, scale, out } => Kernel::Embed {
+        let kernel: Kernel = match *op {
+            Op::Embed { table, scale, out } => RowKernel::Embed {
                 table: tensor(program, weights, table)?,
                 scale,
                 out,
-            },
+            }
+            .into(),
             Op::RmsNorm {
                 x,
                 weight,
                 eps,
                 out,
                 ..
-            } => Kernel::RmsNorm {
+            } => RowKernel::RmsNorm {
                 x,
                 gain: tensor(program, weights, weight)?.tensor().to_f32(),
                 eps,
                 out,
-            },
+            }
+            .into(),
             Op::Linear {
                 x,
                 weight,
@@ -293,12 +230,13 @@ pub(crate) fn lower(
                 rope,
                 head_dim,
                 out,
-            } => Kernel::Rope {
+            } => RowKernel::Rope {
                 x,
                 rope: rope.0,
                 head_dim,
                 out,
-            },
+            }
+            .into(),
             Op::Attention {
                 q,
                 k,
@@ -333,29 +271,33 @@ pub(crate) fn lower(
                 up,
                 activation,
                 out,
-            } => Kernel::Gated {
+            } => RowKernel::Gated {
                 gate,
                 up,
                 activation,
                 out,
-            },
-            Op::Add { a, b, out } => Kernel::Add { a, b, out },
-            Op::Scale { x, factor, out } => Kernel::Scale { x, factor, out },
-            Op::SoftCap { x, cap, out } => Kernel::SoftCap { x, cap, out },
-            Op::Gather { x, out } => Kernel::Gather { x, out },
+            }
+            .into(),
+            Op::Add { a, b, out } => RowKernel::Add { a, b, out }.into(),
+            Op::Scale { x, factor, out } => RowKernel::Scale { x, factor, out }.into(),
+            Op::SoftCap { x, cap, out } => RowKernel::SoftCap { x, cap, out }.into(),
+            Op::Gather { x, out } => RowKernel::Gather { x, out }.into(),
             Op::HeadSlice {
                 x,
                 head_dim,
                 first,
                 width,
                 out,
-            } => Kernel::HeadSlice {
+            } => RowKernel::HeadSlice {
                 x,
                 head_dim,
                 elements: first..first + width,
                 out,
-            },
-            Op::HeadConcat { a, b, heads, out } => Kernel::HeadConcat { a, b, heads, out },
+            }
+            .into(),
+            Op::HeadConcat { a, b, heads, out } => {
+                RowKernel::HeadConcat { a, b, heads, out }.into()
+            }
             Op::HeadLinear { x, weight, out } => {
                 let heads = program.weights[weight.0].shape[0];
                 let matrix = Matrix::new(program, weights, weight)?;
@@ -422,7 +364,7 @@ pub(crate) fn lower(
             linears.chunks = chunks(&sizes.collect::<Vec<_>>(), threads, MOST_CHUNKS);
         }
     }
-    Ok(kernels)
+    Ok(rows::joined(kernels, program, plan))
 }
 
 fn expert(

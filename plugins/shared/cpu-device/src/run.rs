@@ -14,7 +14,7 @@ use crate::lower::{Arena, Kernel, lower};
 use crate::memory::Buffer;
 use crate::pool::Pool;
 use crate::vector::Turn;
-use attention::{Place, Scratch, append};
+use attention::{Place, Scratch};
 use backplane_program::{
     DeviceError, Executable, Limits, Plan, Program, Rope, Rows, Step, StepChecker, StepOutput,
     Value, ValueId,
@@ -24,6 +24,7 @@ use experts::Mixture;
 use frame::Frame;
 use operands::Operands;
 use route::Ranking;
+use rows::Around;
 
 /// A program compiled for this CPU.
 pub(crate) struct CpuExecutable {
@@ -174,39 +175,51 @@ impl Executable for CpuExecutable {
             tokens: step.tokens.len(),
             wanted: step.wanted.len(),
         };
+        let around = Around {
+            step,
+            places: &self.places,
+            ropes: &self.ropes,
+            operands: &self.operands,
+            cache: &self.cache,
+        };
+        let marks = step.marks.then_some(self.marks.as_slice());
+        // Of a kernel that has just ended: what it wrote may be written over by the next.
+        let mut mark = |output: ValueId| {
+            for (name, _) in marks.into_iter().flatten().filter(|(_, id)| *id == output) {
+                // SAFETY: the kernel has ended, so nobody writes the value.
+                let value = unsafe { frame.read(output) }.to_vec();
+                out.marks.push((name.clone(), value));
+            }
+        };
         for kernel in &self.kernels {
             match kernel {
+                Kernel::Rows(rows) if marks.is_some() => {
+                    for row in rows {
+                        frame.rows(&mut self.pool, std::slice::from_ref(row), &around);
+                        row.out().into_iter().for_each(&mut mark);
+                    }
+                }
+                Kernel::Rows(rows) => frame.rows(&mut self.pool, rows, &around),
                 Kernel::Linears(linears) => {
                     frame.linears(&mut self.pool, linears, &self.operands);
+                    linears.parts.iter().for_each(|part| mark(part.out));
                 }
                 Kernel::HeadLinear(layer) => {
                     frame.head_linear(&mut self.pool, layer, &self.operands);
+                    mark(layer.out);
                 }
-                Kernel::Route(route) => frame.route(&mut self.pool, route, &self.ranking),
+                Kernel::Route(route) => {
+                    frame.route(&mut self.pool, route, &self.ranking);
+                    mark(route.out);
+                }
                 Kernel::Experts(layer) => {
                     let mixture = &mut self.mixture;
                     frame.experts(&mut self.pool, layer, &self.operands, mixture);
+                    mark(layer.out);
                 }
                 Kernel::Attention(attention) => {
-                    append(&frame, &mut self.cache, attention, step, &self.places);
-                    frame.attention(
-                        &mut self.pool,
-                        attention,
-                        &self.cache,
-                        step,
-                        &self.places,
-                        &self.scratch,
-                    );
-                }
-                kernel => frame.rows(&mut self.pool, kernel, step, &self.ropes),
-            }
-            if step.marks {
-                for output in kernel.outputs() {
-                    for (name, _) in self.marks.iter().filter(|(_, id)| *id == output) {
-                        // SAFETY: the kernel has ended, so nobody writes the value.
-                        out.marks
-                            .push((name.clone(), unsafe { frame.read(output) }.to_vec()));
-                    }
+                    frame.attention(&mut self.pool, attention, &around, &self.scratch);
+                    mark(attention.out);
                 }
             }
         }

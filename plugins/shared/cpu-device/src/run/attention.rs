@@ -1,13 +1,14 @@
 //! Attention: keys and values of the step go to their pages, then every head of every token reads the pages it sees.
 
 use super::frame::{Frame, Parts, SHARE_FROM};
+use super::rows::Around;
 use crate::attend::{self, MOST_QUERIES, Page, Query, Softmax};
 use crate::cache::Cache;
 use crate::isa::Isa;
 use crate::lower::{Attention, Kernel};
 use crate::memory::Buffer;
 use crate::pool::Pool;
-use backplane_program::{DeviceError, Step};
+use backplane_program::DeviceError;
 use std::ops::Range;
 
 /// Most tokens that a task takes together, so that a page is brought in, and widened, once for all of them.
@@ -56,33 +57,27 @@ impl Scratch {
     }
 }
 
-/// Writes keys and values of the step's tokens to their pages. On one thread, so that the pages need no trust.
-pub(super) fn append(
+/// Writes keys and values of a token to its page.
+///
+/// # Safety
+/// Nobody writes the token's keys and values, or touches its position of the cache, meanwhile.
+pub(super) unsafe fn append(
     frame: &Frame<'_>,
-    cache: &mut Cache,
+    around: &Around<'_>,
     attention: &Attention,
-    step: &Step<'_>,
-    places: &[Place],
+    token: usize,
 ) {
-    let page_size = cache.page_size();
-    // SAFETY: keys were written by an earlier kernel, and nothing runs beside this.
-    let keys = unsafe { frame.read(attention.k) };
-    // SAFETY: values, too.
-    let values = attention.v.map(|v| unsafe { frame.read(v) });
-    let (key_width, value_width) = (
-        attention.kv_heads * attention.key_dim,
-        attention.kv_heads * attention.value_dim,
+    let (cache, place) = (around.cache, around.places[token]);
+    let (index, row) = (
+        place.position / cache.page_size(),
+        place.position % cache.page_size(),
     );
-    for (token, place) in places.iter().enumerate() {
-        let page = step.sequences[place.sequence].pages[place.position / page_size];
-        cache.append(
-            frame.isa,
-            attention.cache,
-            page as usize,
-            place.position % page_size,
-            &keys[token * key_width..][..key_width],
-            values.map_or(&[], |values| &values[token * value_width..][..value_width]),
-        );
+    let page = around.step.sequences[place.sequence].pages[index] as usize;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let keys = frame.row(attention.k, token);
+        let values = attention.v.map_or(&[][..], |v| frame.row(v, token));
+        cache.append(frame.isa, attention.cache, page, row, keys, values);
     }
 }
 
@@ -128,11 +123,15 @@ impl Frame<'_> {
         &self,
         pool: &mut Pool,
         attention: &Attention,
-        cache: &Cache,
-        step: &Step<'_>,
-        places: &[Place],
+        around: &Around<'_>,
         scratch: &Scratch,
     ) {
+        let Around {
+            step,
+            places,
+            cache,
+            ..
+        } = *around;
         let (heads, kv_heads) = (attention.heads, attention.kv_heads);
         let group = heads / kv_heads;
         let cut = Cut::new(

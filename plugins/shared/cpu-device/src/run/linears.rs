@@ -6,16 +6,14 @@ use crate::isa::Isa;
 use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, Out, Tile, activation_kind};
 use crate::lower::{Chunk, HeadLinear, Linears, Matrix};
 use crate::pool::Pool;
+use backplane_weights::TensorType;
 use std::ops::Range;
 
-impl Linears {
-    /// In which forms the activations are needed besides the one they have.
-    pub(super) fn kinds(&self, isa: Isa, tokens: usize) -> ActivationKinds {
-        let types = self.parts.iter().map(|part| part.matrix.ty);
-        ActivationKinds {
-            float: false,
-            ..ActivationKinds::of(isa, tokens, types)
-        }
+/// In which forms the activations of linear layers with matrices of these types are needed, besides the one they have.
+pub(super) fn kinds(isa: Isa, tokens: usize, types: &[TensorType]) -> ActivationKinds {
+    ActivationKinds {
+        float: false,
+        ..ActivationKinds::of(isa, tokens, types.iter().copied())
     }
 }
 
@@ -45,17 +43,12 @@ pub(super) unsafe fn multiply(
 }
 
 impl Frame<'_> {
+    /// Its operands were put there.
     pub(super) fn linears(&self, pool: &mut Pool, linears: &Linears, operands: &Operands) {
         let (isa, tokens) = (self.isa, self.count(linears.x));
-        let (cols, kinds) = (linears.parts[0].matrix.cols, linears.kinds(isa, tokens));
+        let cols = linears.parts[0].matrix.cols;
         if tokens == 0 {
             return;
-        }
-        if kinds != ActivationKinds::default() {
-            share(pool, tokens, 2 * cols, &|row, _| {
-                // SAFETY: the input was written by an earlier kernel; each task has its own row.
-                unsafe { operands.put(isa, kinds, self.row(linears.x, row), row) };
-            });
         }
         // SAFETY: the input was written by an earlier kernel.
         let floats = unsafe { self.read(linears.x) };

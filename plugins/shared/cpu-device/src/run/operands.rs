@@ -1,6 +1,7 @@
 //! Activations in the forms that matrices want them.
 
 use super::frame::Parts;
+use super::linears::kinds;
 use crate::activations::{Group32, Group256, Wide, quantise_row32, quantise_row256, quantise_wide};
 use crate::isa::Isa;
 use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, WIDE32_FROM, scratch_lines};
@@ -167,9 +168,10 @@ fn demands(
     let demands: Vec<Demand> = match kernel {
         Kernel::Linears(linears) => {
             let (rows, cols) = (rows(linears.x), linears.parts[0].matrix.cols);
+            let types: Vec<_> = linears.parts.iter().map(|part| part.matrix.ty).collect();
             vec![
-                (Some(rows), cols, linears.kinds(isa, rows)),
-                (few(Some(rows)), cols, linears.kinds(isa, 1)),
+                (Some(rows), cols, kinds(isa, rows, &types)),
+                (few(Some(rows)), cols, kinds(isa, 1, &types)),
             ]
         }
         Kernel::HeadLinear(layer) => {

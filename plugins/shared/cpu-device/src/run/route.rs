@@ -1,6 +1,6 @@
 //! The choice of experts.
 
-use super::frame::{Frame, Parts};
+use super::frame::{Frame, Parts, share};
 use crate::lower::{Kernel, Route};
 use crate::memory::Buffer;
 use crate::pool::Pool;
@@ -35,7 +35,8 @@ impl Frame<'_> {
     pub(super) fn route(&self, pool: &mut Pool, route: &Route, ranking: &Ranking) {
         let floats = Parts::new(&ranking.floats);
         let experts = self.values[route.x.0].width;
-        self.each_row(pool, route.out, 64, &|row, worker| {
+        let cost = 64 * self.values[route.out.0].width;
+        share(pool, self.count(route.out), cost, &|row, worker| {
             // SAFETY: the input was written by an earlier kernel, no other task has this row of the output, and each worker
             // has its own scratch.
             let (x, out, scratch) = unsafe {

@@ -1,119 +1,117 @@
 //! Kernels whose rows don't need each other.
 
-use super::RopeTable;
+use super::attention::{Place, append};
 use super::frame::{Frame, share};
-use crate::lower::Kernel;
+use super::operands::Operands;
+use super::{RopeTable, linears};
+use crate::cache::Cache;
+use crate::lower::RowKernel;
 use crate::pool::Pool;
 use crate::vector;
-use backplane_program::{Step, ValueId};
+use backplane_program::Step;
+
+/// What row kernels need besides their values.
+pub(super) struct Around<'a> {
+    pub(super) step: &'a Step<'a>,
+    /// Of each token of the step.
+    pub(super) places: &'a [Place],
+    pub(super) ropes: &'a [RopeTable],
+    pub(super) operands: &'a Operands,
+    pub(super) cache: &'a Cache,
+}
 
 impl Frame<'_> {
-    /// Runs a kernel whose rows don't need each other.
-    pub(super) fn rows(
-        &self,
-        pool: &mut Pool,
-        kernel: &Kernel,
-        step: &Step<'_>,
-        ropes: &[RopeTable],
-    ) {
-        let isa = self.isa;
-        // A row of the output is written by the one task that computes it; inputs were written by earlier kernels, and the
-        // plan keeps outputs apart from inputs: this is what the blocks below rely on.
-        match kernel {
-            Kernel::Embed { table, scale, out } => {
-                let table = table.tensor();
-                self.each_row(pool, *out, 2, &|row, _| {
-                    // SAFETY: see above.
-                    let out = unsafe { self.row_mut(*out, row) };
-                    table.row_f32(step.tokens[row] as usize, out);
-                    out.iter_mut().for_each(|x| *x *= scale);
-                });
+    /// Runs row kernels of the same rows, for each row one after the other.
+    pub(super) fn rows(&self, pool: &mut Pool, kernels: &[RowKernel], around: &Around<'_>) {
+        let rows = self.count(kernels[0].of());
+        let cost = kernels.iter().map(|kernel| self.cost(kernel)).sum();
+        share(pool, rows, cost, &|row, _| {
+            for kernel in kernels {
+                // SAFETY: a row of the step. Inputs from other rows were written by earlier jobs; a row of an output is written by the one
+                // task that has it, and lies over nothing that other tasks read or write: those that share a job were chosen so.
+                unsafe { self.row_of(kernel, rows, row, around) };
             }
-            Kernel::RmsNorm { x, gain, eps, out } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above.
-                let (x, out) = unsafe { (self.row(*x, row), self.row_mut(*out, row)) };
-                vector::rms_norm(isa, x, gain, *eps, out);
-            }),
-            Kernel::Rope {
+        });
+    }
+
+    /// What a row costs, in elements that are added up.
+    fn cost(&self, kernel: &RowKernel) -> usize {
+        let width = self.values[kernel.of().0].width;
+        let each = match kernel {
+            RowKernel::RmsNorm { .. }
+            | RowKernel::Rope { .. }
+            | RowKernel::Add { .. }
+            | RowKernel::Scale { .. }
+            | RowKernel::Gather { .. }
+            | RowKernel::HeadSlice { .. }
+            | RowKernel::HeadConcat { .. } => 1,
+            RowKernel::Embed { .. } | RowKernel::Operands { .. } => 2,
+            RowKernel::Gated { .. } => 4,
+            // Keys lie across.
+            RowKernel::Append(_) => 8,
+            RowKernel::SoftCap { .. } => 16,
+        };
+        width * each
+    }
+
+    /// Runs a kernel for one of `rows` rows.
+    ///
+    /// # Safety
+    /// Its inputs were written, and nobody else touches the row of its output meanwhile.
+    unsafe fn row_of(&self, kernel: &RowKernel, rows: usize, row: usize, around: &Around<'_>) {
+        let isa = self.isa;
+        // SAFETY: the caller's promise, here and below.
+        let read = |id| unsafe { self.row(id, row) };
+        let write = |id| unsafe { self.row_mut(id, row) };
+        match kernel {
+            RowKernel::Embed { table, scale, out } => {
+                let out = write(*out);
+                let token = around.step.tokens[row] as usize;
+                table.tensor().row_f32(token, out);
+                out.iter_mut().for_each(|x| *x *= scale);
+            }
+            RowKernel::RmsNorm { x, gain, eps, out } => {
+                vector::rms_norm(isa, read(*x), gain, *eps, write(*out));
+            }
+            RowKernel::Rope {
                 x,
                 rope,
                 head_dim,
                 out,
-            } => self.each_row(pool, *out, 1, &|row, _| {
-                let table = &ropes[*rope];
-                // SAFETY: see above.
-                let (x, out) = unsafe { (self.row(*x, row), self.row_mut(*out, row)) };
-                vector::rope(isa, x, table.turn(row), table.rope.style, *head_dim, out);
-            }),
-            Kernel::Gated {
+            } => {
+                let table = &around.ropes[*rope];
+                let (turn, style) = (table.turn(row), table.rope.style);
+                vector::rope(isa, read(*x), turn, style, *head_dim, write(*out));
+            }
+            RowKernel::Gated {
                 gate,
                 up,
                 activation,
                 out,
-            } => self.each_row(pool, *out, 4, &|row, _| {
-                // SAFETY: see above.
-                let (gate, up, out) = unsafe {
-                    (
-                        self.row(*gate, row),
-                        self.row(*up, row),
-                        self.row_mut(*out, row),
-                    )
-                };
-                vector::gated(isa, gate, up, *activation, out);
-            }),
-            Kernel::Add { a, b, out } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above.
-                let (a, b, out) = unsafe {
-                    (
-                        self.row(*a, row),
-                        self.row(*b, row),
-                        self.row_mut(*out, row),
-                    )
-                };
-                vector::add(isa, a, b, out);
-            }),
-            Kernel::Scale { x, factor, out } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above.
-                let (x, out) = unsafe { (self.row(*x, row), self.row_mut(*out, row)) };
-                vector::scale(isa, x, *factor, out);
-            }),
-            Kernel::SoftCap { x, cap, out } => self.each_row(pool, *out, 16, &|row, _| {
-                // SAFETY: see above.
-                let (x, out) = unsafe { (self.row(*x, row), self.row_mut(*out, row)) };
-                vector::soft_cap(x, *cap, out);
-            }),
-            Kernel::Gather { x, out } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above; wanted rows are below the number of tokens.
-                let (x, out) = unsafe {
-                    (
-                        self.row(*x, step.wanted[row] as usize),
-                        self.row_mut(*out, row),
-                    )
-                };
-                out.copy_from_slice(x);
-            }),
-            Kernel::HeadSlice {
+            } => vector::gated(isa, read(*gate), read(*up), *activation, write(*out)),
+            RowKernel::Add { a, b, out } => vector::add(isa, read(*a), read(*b), write(*out)),
+            RowKernel::Scale { x, factor, out } => {
+                vector::scale(isa, read(*x), *factor, write(*out));
+            }
+            RowKernel::SoftCap { x, cap, out } => vector::soft_cap(read(*x), *cap, write(*out)),
+            RowKernel::Gather { x, out } => {
+                let wanted = around.step.wanted[row] as usize;
+                // SAFETY: wanted rows are below the number of tokens; the value was written by an earlier job.
+                write(*out).copy_from_slice(unsafe { self.row(*x, wanted) });
+            }
+            RowKernel::HeadSlice {
                 x,
                 head_dim,
                 elements,
                 out,
-            } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above.
-                let (x, out) = unsafe { (self.row(*x, row), self.row_mut(*out, row)) };
-                let heads = out.chunks_exact_mut(elements.len());
-                for (out, x) in heads.zip(x.chunks_exact(*head_dim)) {
+            } => {
+                let heads = write(*out).chunks_exact_mut(elements.len());
+                for (out, x) in heads.zip(read(*x).chunks_exact(*head_dim)) {
                     out.copy_from_slice(&x[elements.clone()]);
                 }
-            }),
-            Kernel::HeadConcat { a, b, heads, out } => self.each_row(pool, *out, 1, &|row, _| {
-                // SAFETY: see above.
-                let (a, b, out) = unsafe {
-                    (
-                        self.row(*a, row),
-                        self.row(*b, row),
-                        self.row_mut(*out, row),
-                    )
-                };
+            }
+            RowKernel::HeadConcat { a, b, heads, out } => {
+                let (a, b, out) = (read(*a), read(*b), write(*out));
                 let (a_dim, b_dim) = (a.len() / heads, b.len() / heads);
                 let parts = a.chunks_exact(a_dim).zip(b.chunks_exact(b_dim));
                 for (out, (a, b)) in out.chunks_exact_mut(a_dim + b_dim).zip(parts) {
@@ -121,26 +119,16 @@ impl Frame<'_> {
                     first.copy_from_slice(a);
                     second.copy_from_slice(b);
                 }
-            }),
-            Kernel::Linears(_)
-            | Kernel::HeadLinear(_)
-            | Kernel::Attention(_)
-            | Kernel::Route(_)
-            | Kernel::Experts(_) => {
-                unreachable!("these have functions of their own")
+            }
+            RowKernel::Operands { x, types } => {
+                let kinds = linears::kinds(isa, rows, types);
+                // SAFETY: each task has its own row.
+                unsafe { around.operands.put(isa, kinds, read(*x), row) };
+            }
+            RowKernel::Append(attention) => {
+                // SAFETY: each token has a position of its own: the step was checked for that.
+                unsafe { append(self, around, attention, row) };
             }
         }
-    }
-
-    /// Calls `task` for each row of `out` and the worker's number, on several threads if the work is worth it.
-    pub(super) fn each_row(
-        &self,
-        pool: &mut Pool,
-        out: ValueId,
-        cost: usize,
-        task: &(dyn Fn(usize, usize) + Sync),
-    ) {
-        let (rows, width) = (self.count(out), self.values[out.0].width);
-        share(pool, rows, width * cost, task);
     }
 }
