@@ -1,4 +1,4 @@
-//! What several sequences decoded in one step cost beside one: `batch_bench MODEL [THREADS] [SEQUENCES,…] [POSITION] [ROUNDS]`.
+//! What several sequences decoded in one step cost beside one: `batch_bench MODEL [THREADS] [SEQUENCES,…] [POSITION] [ROUNDS] [CACHE_TYPE]`.
 //!
 //! Steps of each number of sequences take turns. Prints for each the fastest and the median step, tokens per second by the fastest, and
 //! their ratio to those of the first number. Nothing but the device is measured: no sampling, no text.
@@ -14,9 +14,9 @@ const SPAN: usize = 4;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut args = std::env::args().skip(1);
-    let path = args
-        .next()
-        .ok_or("usage: batch_bench MODEL [THREADS] [SEQUENCES,…] [POSITION] [ROUNDS]")?;
+    let path = args.next().ok_or(
+        "usage: batch_bench MODEL [THREADS] [SEQUENCES,…] [POSITION] [ROUNDS] [CACHE_TYPE]",
+    )?;
     let threads: usize = args.next().map_or(Ok(1), |text| text.parse())?;
     let numbers = args.next().unwrap_or_else(|| "1,8".into());
     let numbers: Vec<usize> = numbers
@@ -25,6 +25,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect::<Result<_, _>>()?;
     let position: usize = args.next().map_or(Ok(40), |text| text.parse())?;
     let rounds: usize = args.next().map_or(Ok(12), |text| text.parse())?;
+    let cache_type: CacheType = args
+        .next()
+        .map_or(Ok(CacheType::F32), |text| text.parse())?;
     let most = numbers.iter().copied().max().ok_or("no sequences")?;
 
     let weights = Weights::open(path.as_ref())?;
@@ -36,11 +39,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         page_size: PAGE,
         pages: most * each,
         threads,
-        cache_type: CacheType::F32,
+        cache_type,
     };
     let device = CpuDevice::detect()?;
     let mut executable = device.compile(&program, &weights, limits)?;
-    println!("{}: {path}, position {position}", executable.describe());
+    println!(
+        "{}: {path}, position {position}, cache {cache_type}",
+        executable.describe()
+    );
 
     let pages: Vec<Vec<u32>> = (0..most)
         .map(|sequence| (0..each).map(|i| (sequence * each + i) as u32).collect())

@@ -32,6 +32,9 @@ pub(crate) struct Page<'a> {
     pub(crate) scale: f32,
     /// What they are held under, softly, after that.
     pub(crate) soft_cap: Option<f32>,
+    /// How far behind these keys, and these values, lie those that are read next, in floats: they are asked for, line by line. Zero where
+    /// nothing is.
+    pub(crate) ahead: [isize; 2],
 }
 
 /// One query head of one token.
@@ -220,7 +223,7 @@ mod tests {
                 }).collect()
             };
             let (keys, values) = (numbers(key_dim * stride), numbers(size * value_dim));
-            let page = Page { keys: &keys, stride, values: &values, scale: 0.3, soft_cap };
+            let page = Page { keys: &keys, stride, values: &values, scale: 0.3, soft_cap, ahead: [7, -3] };
             let heads: Vec<_> = (0..4).map(|_| numbers(key_dim)).collect();
             let before: Vec<_> = (0..4).map(|_| numbers(value_dim)).collect();
             let seen: Vec<Range<usize>> = seen.into_iter().map(|(from, count)| {

@@ -1,6 +1,7 @@
 //! The paged key/value pool, in any of the cache's types.
 
 use crate::attend::{self, POSITIONS};
+use crate::dispatch::ask;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use backplane_program::{CacheSpec, CacheType, CachedValues, DeviceError, Limits, Program};
@@ -229,12 +230,13 @@ impl Cache {
     }
 
     /// Keys `[key_dim, stride]` and values `[page_size, value_dim]` of one head in one page; values of `rows` only. `scratch`
-    /// holds what is not stored so.
+    /// holds what is not stored so; then what is `ahead`, as [`apart`](Self::apart) says, is asked for.
     pub(crate) fn head<'a>(
         &'a self,
         isa: Isa,
         (cache, page, head): (usize, usize, usize),
         rows: Range<usize>,
+        ahead: [isize; 2],
         scratch: &'a mut [f32],
     ) -> (&'a [f32], &'a [f32]) {
         let layer = self.layers[cache];
@@ -260,14 +262,22 @@ impl Cache {
             Pool::F32(pool) => &pool.as_slice()[keys],
             Pool::F16(pool) => {
                 let pool = pool.as_slice();
-                attend::widen_f16(isa, &pool[keys], key_scratch);
-                attend::widen_f16(isa, &pool[wanted], &mut value_scratch[within]);
+                let widen = |stored: &[u16], ahead: isize, out: &mut [f32]| {
+                    for (stored, out) in stored.chunks(AT_ONCE).zip(out.chunks_mut(AT_ONCE)) {
+                        soon(stored, ahead);
+                        attend::widen_f16(isa, stored, out);
+                    }
+                };
+                widen(&pool[keys], ahead[0], key_scratch);
+                widen(&pool[wanted], ahead[1], &mut value_scratch[within]);
                 key_scratch
             }
             Pool::Q8_0 { codes, scales } => {
                 let (codes, scales) = (codes.as_slice(), scales.as_slice());
                 let of =
                     |elements: &Range<usize>| &scales[elements.start / BLOCK..elements.end / BLOCK];
+                soon(&codes[keys.clone()], ahead[0]);
+                soon(&codes[wanted.clone()], ahead[1]);
                 attend::widen_q8_0_across(
                     isa,
                     &codes[keys.clone()],
@@ -291,6 +301,19 @@ impl Cache {
         (keys, value_scratch)
     }
 
+    /// How far behind the keys and values of one head in one page lie those of another, in elements.
+    pub(crate) fn apart(
+        &self,
+        cache: usize,
+        (page, head): (usize, usize),
+        (other, of): (usize, usize),
+    ) -> [isize; 2] {
+        let (key_len, value_len) = self.layers[cache].head(self.page_size, self.stride);
+        let pages = (other as isize - page as isize) * self.page as isize;
+        let heads = of as isize - head as isize;
+        [key_len, value_len].map(|len| pages + heads * len as isize)
+    }
+
     /// Copies a page in all layers.
     pub(crate) fn copy(&mut self, from: usize, to: usize) {
         let (from, to) = (from * self.page..(from + 1) * self.page, to * self.page);
@@ -302,6 +325,19 @@ impl Cache {
                 codes.as_mut_slice().copy_within(from, to);
                 scales.as_mut_slice().copy_within(blocks, to / BLOCK);
             }
+        }
+    }
+}
+
+/// Elements that are widened at once.
+const AT_ONCE: usize = 256;
+
+/// Asks for what lies so many elements behind these.
+fn soon<T>(elements: &[T], ahead: isize) {
+    if ahead != 0 {
+        // Two lines are asked for at once.
+        for pair in elements.chunks(128 / size_of::<T>()) {
+            ask(pair.as_ptr().wrapping_offset(ahead));
         }
     }
 }

@@ -102,9 +102,26 @@ pub(crate) struct Line([u8; 64]);
 // SAFETY: bytes; alignment 64.
 unsafe impl Zeroed for Line {}
 
+/// Memory that the tiles of one thread may use, one after the other.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) struct Scratch<'a> {
+    /// What a tile left there for others of its job: that job's number.
+    left: &'a mut Line,
+    lines: &'a mut [Line],
+}
+
+impl<'a> Scratch<'a> {
+    /// # Panics
+    /// When there is no line.
+    pub(crate) fn new(lines: &'a mut [Line]) -> Self {
+        let (left, lines) = lines.split_first_mut().expect("as `scratch_lines` says");
+        Self { left, lines }
+    }
+}
+
 /// Lines of scratch that tiles with these columns take at most.
 pub(crate) fn scratch_lines(isa: Isa, cols: usize) -> usize {
-    fast::scratch(isa, cols)
+    1 + fast::scratch(isa, cols)
 }
 
 /// Where results go: row `r`, token `t` at `start + t * stride + r`.
@@ -127,6 +144,9 @@ pub(crate) struct Tile<'a> {
     x: Operand<'a>,
     tokens: usize,
     out: Out,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    /// Not zero: tiles of the same number have the same operand, as far as they take the same kind.
+    job: u64,
 }
 
 impl<'a> Tile<'a> {
@@ -169,15 +189,21 @@ impl<'a> Tile<'a> {
             x,
             tokens,
             out,
+            job: 0,
         }
     }
 
-    /// Computes `out[t, r] = x[t] · weights[r]`. `scratch` is of [`scratch_lines`].
+    /// One of several that take the same operand: with the same number, which has not been used for others with this scratch.
+    pub(crate) fn of_job(self, job: u64) -> Self {
+        Self { job, ..self }
+    }
+
+    /// Computes `out[t, r] = x[t] · weights[r]`. The scratch has as many lines as [`scratch_lines`] says.
     ///
     /// # Panics
     /// When the operand is not of the kind that [`activation_kind`] gives for these kernels and as many tokens, or the scratch is
     /// short.
-    pub(crate) fn run(&self, isa: Isa, scratch: &mut [Line]) {
+    pub(crate) fn run(&self, isa: Isa, scratch: &mut Scratch<'_>) {
         match fast::kernel(isa, self.ty) {
             Some(kernel) => fast::run(kernel, self, scratch),
             None => self.run_scalar(kernel(self.ty).scalar),

@@ -45,6 +45,8 @@ pub(crate) struct CpuExecutable {
     scratch: Scratch,
     /// Of each token of the step.
     places: Vec<Place>,
+    /// Linear layers run so far.
+    jobs: u64,
 }
 
 /// One rotary embedding and its cosines and sines of the step: `[tokens, 2, pairs]`.
@@ -126,6 +128,7 @@ impl CpuExecutable {
             marks: program.marks.clone(),
             scratch,
             places,
+            jobs: 0,
         })
     }
 
@@ -201,7 +204,8 @@ impl Executable for CpuExecutable {
                 }
                 Kernel::Rows(rows) => frame.rows(&mut self.pool, rows, &around),
                 Kernel::Linears(linears) => {
-                    frame.linears(&mut self.pool, linears, &self.operands);
+                    self.jobs += 1;
+                    frame.linears(&mut self.pool, linears, &self.operands, self.jobs);
                     linears.parts.iter().for_each(|part| mark(part.out));
                 }
                 Kernel::HeadLinear(layer) => {

@@ -83,18 +83,36 @@ fn together<const Q: usize>(
     };
     for q in 0..Q {
         let before = seen[q].start..all.start.min(seen[q].end);
-        add_values([&rows[q][before.clone()]], values(&before), [&mut *outs[q]]);
+        add_values(
+            [&rows[q][before.clone()]],
+            values(&before),
+            0,
+            [&mut *outs[q]],
+        );
     }
     let together = rows.map(|row| &row[all.clone()]);
     add_values(
         together,
         values(&all),
+        page.ahead[1],
         outs.each_mut().map(|out| &mut **out),
     );
     for q in 0..Q {
         let after = all.end.min(seen[q].end)..seen[q].end;
-        add_values([&rows[q][after.clone()]], values(&after), [&mut *outs[q]]);
+        add_values(
+            [&rows[q][after.clone()]],
+            values(&after),
+            0,
+            [&mut *outs[q]],
+        );
     }
+}
+
+/// Asks for the line that lies so many floats behind.
+#[inline(always)]
+fn soon(from: *const f32, ahead: isize) {
+    // SAFETY: every x86-64 processor can, and the address need not be one of ours.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(ahead).cast()) };
 }
 
 /// `query · key` of sixteen neighbours from `at` on; in four partial sums each.
@@ -107,7 +125,11 @@ fn products<const Q: usize>(queries: [&[f32]; Q], page: &Page<'_>, at: usize) ->
     let keys = &keys[..dim.saturating_sub(1) * stride + LANES];
     let mut sums = [[_mm512_setzero_ps(); 4]; Q];
     // SAFETY: sixteen floats of a row below `dim`: they lie within `keys`, by its length.
-    let row = |d: usize| unsafe { _mm512_loadu_ps(keys.as_ptr().add(d * stride)) };
+    let row = |d: usize| unsafe {
+        let row = keys.as_ptr().add(d * stride);
+        soon(row, page.ahead[0]);
+        _mm512_loadu_ps(row)
+    };
     for d in (0..dim / 4 * 4).step_by(4) {
         let four = queries.map(|query| &query[d..d + 4]);
         for j in 0..4 {
@@ -128,7 +150,12 @@ fn products<const Q: usize>(queries: [&[f32]; Q], page: &Page<'_>, at: usize) ->
 
 /// Adds the values of positions, each times its score.
 #[target_feature(enable = "avx512f")]
-fn add_values<const Q: usize>(scores: [&[f32]; Q], values: &[f32], mut outs: [&mut [f32]; Q]) {
+fn add_values<const Q: usize>(
+    scores: [&[f32]; Q],
+    values: &[f32],
+    ahead: isize,
+    mut outs: [&mut [f32]; Q],
+) {
     let (dim, count) = (outs[0].len(), scores[0].len());
     if count == 0 {
         return;
@@ -142,16 +169,16 @@ fn add_values<const Q: usize>(scores: [&[f32]; Q], values: &[f32], mut outs: [&m
     // output of `dim`, from `at` on.
     unsafe {
         while dim - at >= 4 * LANES {
-            add_vectors::<Q, 4>(scores, values.as_ptr(), dim, at, outs, !0);
+            add_vectors::<Q, 4>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
             at += 4 * LANES;
         }
         while dim - at >= LANES {
-            add_vectors::<Q, 1>(scores, values.as_ptr(), dim, at, outs, !0);
+            add_vectors::<Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
             at += LANES;
         }
         if at < dim {
             let mask = (1 << (dim - at)) - 1;
-            add_vectors::<Q, 1>(scores, values.as_ptr(), dim, at, outs, mask);
+            add_vectors::<Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, mask);
         }
     }
 }
@@ -163,7 +190,7 @@ fn add_values<const Q: usize>(scores: [&[f32]; Q], values: &[f32], mut outs: [&m
 #[target_feature(enable = "avx512f")]
 unsafe fn add_vectors<const Q: usize, const V: usize>(
     scores: [&[f32]; Q],
-    values: *const f32,
+    (values, ahead): (*const f32, isize),
     dim: usize,
     at: usize,
     outs: [*mut f32; Q],
@@ -175,7 +202,10 @@ unsafe fn add_vectors<const Q: usize, const V: usize>(
             outs.map(|out| from_fn(|v| _mm512_maskz_loadu_ps(mask, out.add(at + v * LANES))));
         for position in 0..scores[0].len() {
             let row = values.add(position * dim + at);
-            let row: [__m512; V] = from_fn(|v| _mm512_maskz_loadu_ps(mask, row.add(v * LANES)));
+            let row: [__m512; V] = from_fn(|v| {
+                soon(row.add(v * LANES), ahead);
+                _mm512_maskz_loadu_ps(mask, row.add(v * LANES))
+            });
             for (sums, scores) in sums.iter_mut().zip(scores) {
                 let score = _mm512_set1_ps(scores[position]);
                 for (sum, value) in sums.iter_mut().zip(row) {

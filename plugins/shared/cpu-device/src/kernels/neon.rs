@@ -2,7 +2,7 @@
 //! the others take the scalar kernels, which the compiler turns into vectors.
 
 use super::whole::{matmul, with_whole};
-use super::{Line, Tile};
+use super::{Scratch, Tile};
 use crate::isa::Isa;
 use backplane_weights::TensorType;
 use std::arch::aarch64::*;
@@ -49,6 +49,6 @@ pub(super) fn scratch(_isa: Isa, _cols: usize) -> usize {
 }
 
 /// Runs a tile.
-pub(super) fn run(matmul: Matmul, tile: &Tile<'_>, _scratch: &mut [Line]) {
+pub(super) fn run(matmul: Matmul, tile: &Tile<'_>, _scratch: &mut Scratch<'_>) {
     matmul(tile);
 }

@@ -1,6 +1,6 @@
 //! Where there are no fast kernels.
 
-use super::{Line, Tile};
+use super::{Scratch, Tile};
 use crate::isa::Isa;
 use backplane_weights::TensorType;
 use std::convert::Infallible;
@@ -24,6 +24,6 @@ pub(super) fn scratch(_isa: Isa, _cols: usize) -> usize {
 }
 
 /// Runs a tile.
-pub(super) fn run(matmul: Matmul, _tile: &Tile<'_>, _scratch: &mut [Line]) {
+pub(super) fn run(matmul: Matmul, _tile: &Tile<'_>, _scratch: &mut Scratch<'_>) {
     match matmul {}
 }

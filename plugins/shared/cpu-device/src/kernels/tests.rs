@@ -148,7 +148,10 @@ fn matmul(isa: Isa, ty: TensorType, weights: &[u8], cols: usize, x: &[f32]) -> V
             place,
         )
     }
-    .run(isa, &mut vec![Line([0; 64]); scratch_lines(isa, cols)]);
+    .run(
+        isa,
+        &mut Scratch::new(&mut vec![Line([0; 64]); scratch_lines(isa, cols)]),
+    );
     out
 }
 

@@ -111,6 +111,14 @@ impl Cut {
     }
 }
 
+impl Cut {
+    /// Block of tokens, key head, and part of its query heads of a task.
+    fn task(&self, task: usize, kv_heads: usize) -> (usize, usize, usize) {
+        let (rest, part) = (task / self.parts, task % self.parts);
+        (rest / kv_heads, rest % kv_heads, part)
+    }
+}
+
 /// What a page costs once for all heads that read it together, in heads: what was measured of widening, and of reading keys and
 /// values for several queries.
 fn once(isa: Isa, widened: bool) -> usize {
@@ -143,6 +151,16 @@ impl Frame<'_> {
         );
         let floats = Parts::new(&scratch.floats);
         let states = Parts::new(&scratch.states);
+        let threads = pool.threads();
+        let tasks = self.tokens.div_ceil(cut.tokens) * kv_heads * cut.parts;
+        // The page and the head with which a task begins.
+        let begins = |task: usize| {
+            let (block, kv_head, _) = cut.task(task, kv_heads);
+            let place = places.get(block * cut.tokens).filter(|_| task < tasks)?;
+            let from = place.position + 1 - attention.sees(place.position);
+            let page = step.sequences[place.sequence].pages[from / cache.page_size()];
+            Some((page as usize, kv_head))
+        };
         let task = |task: usize, worker: usize| {
             // SAFETY: each worker has its own part, and runs one task at a time.
             let (floats, states) = unsafe {
@@ -152,8 +170,7 @@ impl Frame<'_> {
                 )
             };
             let (scores, widened) = floats.split_at_mut(cache.stride() * MOST_QUERIES);
-            let (rest, part) = (task / cut.parts, task % cut.parts);
-            let (block, kv_head) = (rest / kv_heads, rest % kv_heads);
+            let (block, kv_head, part) = cut.task(task, kv_heads);
             let heads = kv_head * group + part * cut.heads;
             let heads = heads..(kv_head * group + group).min(heads + cut.heads);
             let mut token = block * cut.tokens;
@@ -170,13 +187,13 @@ impl Frame<'_> {
                     heads: heads.clone(),
                     token,
                     first: places[token].position,
+                    next: begins(task + threads),
                 };
                 // SAFETY: queries were written by an earlier kernel; no other task has these heads of these tokens.
                 unsafe { work.run(count, scores, widened, states) };
                 token += count;
             }
         };
-        let tasks = self.tokens.div_ceil(cut.tokens) * kv_heads * cut.parts;
         let positions: usize = places
             .iter()
             .map(|place| attention.sees(place.position))
@@ -211,6 +228,8 @@ struct Work<'a> {
     token: usize,
     /// And its position.
     first: usize,
+    /// The page and the head that are likely to be read after these.
+    next: Option<(usize, usize)>,
 }
 
 impl Work<'_> {
@@ -247,7 +266,18 @@ impl Work<'_> {
             // Of the page, from what the first token sees to what the last does.
             let rows = from(0).max(start) - start..(last + 1).min(start + size) - start;
             let place = (self.attention.cache, *page as usize, self.kv_head);
-            let (keys, values) = self.cache.head(isa, place, rows, widened);
+            let behind = self.pages[..=last / size].get(index + 1);
+            let next = behind.map(|page| (*page as usize, self.kv_head));
+            let ahead = next.or(self.next).map_or([0; 2], |next| {
+                let this = (*page as usize, self.kv_head);
+                self.cache.apart(self.attention.cache, this, next)
+            });
+            let (keys, values) = self.cache.head(isa, place, rows, ahead, widened);
+            // What is widened has been asked for.
+            let ahead = match self.cache.is_widened(self.attention.cache) {
+                true => [0; 2],
+                false => ahead,
+            };
             let seen = |token: usize| {
                 let to = (self.first + token + 1).clamp(start, start + size);
                 from(token).clamp(start, to) - start..to - start
@@ -256,12 +286,13 @@ impl Work<'_> {
             let sees = |token: &usize| !seen(*token).is_empty();
             let before = (0..tokens).take_while(|token| !sees(token)).count();
             let those = (before..tokens).take_while(sees).count();
-            let page = Page {
+            let mut page = Page {
                 keys,
                 stride: self.cache.stride(),
                 values,
                 scale: self.attention.scale,
                 soft_cap: self.attention.soft_cap,
+                ahead,
             };
             let mut next = before * count;
             let end = next + those * count;
@@ -277,6 +308,8 @@ impl Work<'_> {
                 };
                 let queries = states.len();
                 attend::attend(isa, page, query, states, scores);
+                // Once is enough.
+                page.ahead = [0; 2];
                 next += queries;
             }
         }

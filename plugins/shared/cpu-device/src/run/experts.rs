@@ -265,7 +265,15 @@ impl Frame<'_> {
                     stride: width,
                 };
                 let scratch = operands.scratch(worker);
-                multiply(isa, matrix, row..row + rows, x, places.len(), out, scratch);
+                multiply(
+                    isa,
+                    matrix,
+                    row..row + rows,
+                    x,
+                    places.len(),
+                    out,
+                    (scratch, 0),
+                );
             }
         });
     }

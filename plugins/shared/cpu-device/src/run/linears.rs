@@ -3,7 +3,9 @@
 use super::frame::{Frame, share};
 use super::operands::Operands;
 use crate::isa::Isa;
-use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, Out, Tile, activation_kind};
+use crate::kernels::{
+    ActivationKind, ActivationKinds, Operand, Out, Scratch, Tile, activation_kind,
+};
 use crate::lower::{Chunk, HeadLinear, Linears, Matrix};
 use crate::pool::Pool;
 use backplane_weights::TensorType;
@@ -26,6 +28,8 @@ impl HeadLinear {
 
 /// Rows of a matrix times tokens: row `r` of the chunk, token `t` goes to `out.start + t * out.stride + r`.
 ///
+/// The products of one job, which is not zero, have the same `x`; zero is for those that stand alone.
+///
 /// # Safety
 /// These places of `out` are there, and nobody else touches them.
 pub(super) unsafe fn multiply(
@@ -35,16 +39,24 @@ pub(super) unsafe fn multiply(
     x: Operand<'_>,
     tokens: usize,
     out: Out,
-    scratch: &mut [Line],
+    (mut scratch, job): (Scratch<'_>, u64),
 ) {
     let data = matrix.data(rows);
     // SAFETY: the caller's promise.
-    unsafe { Tile::new(matrix.ty, data, matrix.cols, x, tokens, out) }.run(isa, scratch);
+    unsafe { Tile::new(matrix.ty, data, matrix.cols, x, tokens, out) }
+        .of_job(job)
+        .run(isa, &mut scratch);
 }
 
 impl Frame<'_> {
-    /// Its operands were put there.
-    pub(super) fn linears(&self, pool: &mut Pool, linears: &Linears, operands: &Operands) {
+    /// Its operands were put there. `job` is another number each time, and not zero.
+    pub(super) fn linears(
+        &self,
+        pool: &mut Pool,
+        linears: &Linears,
+        operands: &Operands,
+        job: u64,
+    ) {
         let (isa, tokens) = (self.isa, self.count(linears.x));
         let cols = linears.parts[0].matrix.cols;
         if tokens == 0 {
@@ -66,6 +78,7 @@ impl Frame<'_> {
             // other task has these rows; a worker runs one task at a time.
             unsafe {
                 let (out, scratch) = (Out { start, stride }, operands.scratch(worker));
+                let scratch = (scratch, job);
                 multiply(isa, &part.matrix, row..row + rows, x, tokens, out, scratch);
             }
             if let Some(bias) = &part.bias {
@@ -119,7 +132,7 @@ impl Frame<'_> {
                     x,
                     tokens,
                     out,
-                    operands.scratch(worker),
+                    (operands.scratch(worker), 0),
                 );
             }
         });

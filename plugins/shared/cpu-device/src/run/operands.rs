@@ -4,7 +4,9 @@ use super::frame::Parts;
 use super::linears::kinds;
 use crate::activations::{Group32, Group256, Wide, quantise_row32, quantise_row256, quantise_wide};
 use crate::isa::Isa;
-use crate::kernels::{ActivationKind, ActivationKinds, Line, Operand, WIDE32_FROM, scratch_lines};
+use crate::kernels::{
+    ActivationKind, ActivationKinds, Line, Operand, Scratch, WIDE32_FROM, scratch_lines,
+};
 use crate::lower::Kernel;
 use crate::memory::{Buffer, Zeroed};
 use backplane_program::DeviceError;
@@ -69,10 +71,9 @@ impl Operands {
     ///
     /// # Safety
     /// Nobody else has this thread's scratch meanwhile.
-    #[allow(clippy::mut_from_ref)]
-    pub(super) unsafe fn scratch(&self, worker: usize) -> &mut [Line] {
+    pub(super) unsafe fn scratch(&self, worker: usize) -> Scratch<'_> {
         // SAFETY: the caller's promise.
-        unsafe { part(&self.scratch, worker, self.scratch_each) }
+        Scratch::new(unsafe { part(&self.scratch, worker, self.scratch_each) })
     }
 
     /// Puts a row to a place.

@@ -47,9 +47,9 @@ impl Frame<'_> {
             | RowKernel::HeadConcat { .. } => 1,
             RowKernel::Embed { .. } | RowKernel::Operands { .. } => 2,
             RowKernel::Gated { .. } => 4,
-            // Keys lie across.
-            RowKernel::Append(_) => 8,
             RowKernel::SoftCap { .. } => 16,
+            // Keys lie across: a line for each element.
+            RowKernel::Append(_) => 32,
         };
         width * each
     }

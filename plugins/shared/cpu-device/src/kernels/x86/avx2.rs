@@ -6,7 +6,7 @@
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Line, Operand, Tile};
+use super::super::{Operand, Scratch, Tile};
 use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::{Group32, Group256};
@@ -40,7 +40,7 @@ macro_rules! matmul {
         /// # Safety
         /// The processor has AVX2, FMA and F16C; the tile is of this storage type.
         #[target_feature(enable = "avx2,fma,f16c")]
-        pub(crate) unsafe fn $name(tile: &Tile<'_>, _scratch: &mut [Line]) {
+        pub(crate) unsafe fn $name(tile: &Tile<'_>, _scratch: &mut Scratch<'_>) {
             let Operand::$operand(x) = tile.x else { unreachable!("the tile checks the kind") };
             let x_len = tile.x.kind().row_len(tile.cols);
             let (rows, bytes) = (tile.rows, tile.row_bytes);

@@ -8,7 +8,7 @@
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::{Line, Operand, Tile, WIDE32_FROM};
+use super::super::{Operand, Scratch, Tile, WIDE32_FROM};
 use super::ahead;
 use super::points::{Iq1M, Iq1S, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs};
 use crate::activations::Group256;
@@ -56,7 +56,7 @@ macro_rules! matmul {
         /// # Safety
         /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        pub(crate) unsafe fn $name(tile: &Tile<'_>, _scratch: &mut [Line]) {
+        pub(crate) unsafe fn $name(tile: &Tile<'_>, _scratch: &mut Scratch<'_>) {
             let Operand::$operand(x) = tile.x else { unreachable!("the tile checks the kind") };
             let x_len = tile.x.kind().row_len(tile.cols);
             let (rows, bytes) = (tile.rows, tile.row_bytes);
@@ -141,7 +141,7 @@ macro_rules! matmul_whole {
         /// # Safety
         /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-        pub(crate) unsafe fn $name($tile: &Tile<'_>, $scratch: &mut [Line]) {
+        pub(crate) unsafe fn $name($tile: &Tile<'_>, $scratch: &mut Scratch<'_>) {
             // SAFETY: the caller's promise.
             unsafe {
                 match $tile.x {

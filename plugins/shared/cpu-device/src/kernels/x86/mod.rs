@@ -5,7 +5,7 @@ mod avx512;
 mod points;
 mod ternary;
 
-use super::{Line, Tile};
+use super::{Line, Scratch, Tile};
 use crate::dispatch::ask;
 use crate::isa::Isa;
 use backplane_weights::TensorType;
@@ -14,7 +14,23 @@ use backplane_weights::TensorType;
 ///
 /// # Safety
 /// The processor has the instruction set's features, and the tile is of that storage type.
-pub(super) type Matmul = unsafe fn(&Tile<'_>, &mut [Line]);
+pub(super) type Matmul = unsafe fn(&Tile<'_>, &mut Scratch<'_>);
+
+impl Scratch<'_> {
+    /// The lines, of which nothing is left for others.
+    fn alone(&mut self) -> &mut [Line] {
+        self.left.0 = [0; 64];
+        self.lines
+    }
+
+    /// The lines, and whether they hold what a tile of this job left there; others of the job may expect it from now on.
+    fn of_job(&mut self, job: u64) -> (&mut [Line], bool) {
+        let (number, _) = self.left.0.as_chunks_mut::<8>();
+        let there = job != 0 && u64::from_ne_bytes(number[0]) == job;
+        number[0] = job.to_ne_bytes();
+        (self.lines, there)
+    }
+}
 
 macro_rules! table {
     ($($ty:ident $avx2:ident $avx512:ident;)*) => {
@@ -74,7 +90,7 @@ pub(super) fn scratch(isa: Isa, cols: usize) -> usize {
 }
 
 /// Runs a tile with the kernel of its type.
-pub(super) fn run(matmul: Matmul, tile: &Tile<'_>, scratch: &mut [Line]) {
+pub(super) fn run(matmul: Matmul, tile: &Tile<'_>, scratch: &mut Scratch<'_>) {
     // SAFETY: `Tile::run` picks the kernel by the tile's type and by an `Isa`, which an executable holds only after `Isa::is_supported` has found its features.
     unsafe { matmul(tile, scratch) }
 }

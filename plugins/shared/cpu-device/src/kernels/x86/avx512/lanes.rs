@@ -10,7 +10,7 @@
 // Tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::super::{Line, Operand, Out, Tile};
+use super::super::super::{Line, Operand, Out, Scratch, Tile};
 use super::super::soon;
 use super::blocks32::Weights32;
 use super::narrow;
@@ -22,13 +22,20 @@ use std::mem::MaybeUninit;
 const ROWS: usize = 16;
 /// Most tokens that meet a block while it is there.
 const TOKENS: usize = 16;
+/// Most tokens whose activations are put in order at once.
+const MOST: usize = 2 * TOKENS;
 /// Fewest tokens for which it pays.
 const FROM: usize = 2;
 /// Bytes of a block of 32 activations: two planes, scale, total, sum.
 const BLOCK: usize = 64 + 3 * 4;
 
-/// Lines of memory that the activations of [`TOKENS`] tokens take.
+/// Lines of memory that the activations of [`MOST`] tokens take.
 pub(super) fn lines(cols: usize) -> usize {
+    2 * lines_of_pass(cols)
+}
+
+/// Those of [`TOKENS`] tokens.
+fn lines_of_pass(cols: usize) -> usize {
     (cols.div_ceil(32) * TOKENS * BLOCK).div_ceil(size_of::<Line>())
 }
 
@@ -42,7 +49,7 @@ pub(super) fn lines(cols: usize) -> usize {
 /// When there are fewer than [`lines`] lines.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut Scratch<'_>) {
     let Operand::Int32(x) = tile.x else {
         unreachable!("the tile checks the kind")
     };
@@ -58,16 +65,26 @@ pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut [Line]) 
     };
     // Four neighbours in each quarter of the rows: memory gives more when it is read in several places at once.
     let quarter = turned / 4;
+    let each = lines_of_pass(tile.cols);
+    // Put in order once for all tiles of the job, if there is room for all tokens.
+    let (lines, there) = match tile.tokens <= MOST && turned > 0 {
+        true => scratch.of_job(tile.job),
+        false => (scratch.alone(), false),
+    };
     for token in (0..tile.tokens).step_by(TOKENS) {
         if turned == 0 {
             break;
         }
         let tokens = TOKENS.min(tile.tokens - token);
-        let scratch = &mut scratch[..lines(tile.cols)];
-        // SAFETY: as many groups as there are tokens, and room for them.
-        let x = unsafe {
-            let x = x[token * x_len..].as_ptr();
-            Activations::new(x, x_len, tokens, blocks, scratch)
+        let pass = token / TOKENS % (MOST / TOKENS);
+        let lines = &mut lines[pass * each..][..each];
+        let x = match there {
+            true => Activations::of(lines, tokens, blocks),
+            // SAFETY: as many groups as there are tokens, and room for them.
+            false => unsafe {
+                let x = x[token * x_len..].as_ptr();
+                Activations::new(x, x_len, tokens, blocks, lines)
+            },
         };
         for first in (0..quarter).step_by(4) {
             let row =
@@ -161,6 +178,7 @@ impl Activations {
         blocks: usize,
         scratch: &mut [Line],
     ) -> Self {
+        let all = Self::of(scratch, tokens, blocks);
         let start = scratch.as_mut_ptr().cast::<u8>();
         macro_rules! put {
             ($n:literal, $token:ident) => {
@@ -172,8 +190,13 @@ impl Activations {
             };
         }
         sets!(tokens, put);
+        all
+    }
+
+    /// Those that are there.
+    fn of(scratch: &mut [Line], tokens: usize, blocks: usize) -> Self {
         Self {
-            start,
+            start: scratch.as_mut_ptr().cast(),
             tokens,
             blocks,
         }

@@ -9,7 +9,7 @@
 // Rows and tokens are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::super::super::{Operand, Tile};
+use super::super::super::{Operand, Scratch, Tile};
 use super::super::ahead;
 use super::whole::{STRIP, Strip, Whole, add_products};
 use crate::activations::Wide;
@@ -59,13 +59,13 @@ impl Panel {
 /// The processor has AVX-512 F, BW, DQ, VL, VNNI, and AVX2, FMA, F16C; the tile is of this storage type.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn panels<W: Whole>(tile: &Tile<'_>, scratch: &mut [Line]) {
+pub(super) unsafe fn panels<W: Whole>(tile: &Tile<'_>, scratch: &mut Scratch<'_>) {
     let Operand::Wide(x, _) = tile.x else {
         unreachable!("the tile checks the kind")
     };
     let x_len = tile.cols.div_ceil(Wide::ELEMS);
     let blocks = tile.cols / 32;
-    let panel = Panel::new(scratch, blocks);
+    let panel = Panel::new(scratch.alone(), blocks);
     for first in (0..tile.rows).step_by(ROWS) {
         let rows = ROWS.min(tile.rows - first);
         for half in 0..2 {
