@@ -165,3 +165,72 @@ fn joins(before: &[RowKernel], next: &RowKernel, program: &Program, plan: &Plan)
             .flat_map(|kernel| kernel.reads().chain(kernel.out()))
             .all(apart)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arena, lower};
+    use super::*;
+    use backplane_golden::{formats, open_tiny, tiny_models};
+
+    /// Floats of the arena that the rows of a value take.
+    fn place(arena: &Arena, program: &Program, id: ValueId) -> Range<usize> {
+        const TOKENS: usize = 16;
+        let start = arena.start[id.0];
+        start..start + TOKENS * program.values[id.0].width
+    }
+
+    #[test]
+    fn neighbours_are_joined_and_never_write_over_other_rows() {
+        let mut joined = 0;
+        for model in tiny_models() {
+            let weights = open_tiny(&model, formats(&model)[0]);
+            let program = backplane_models::lower(&weights).unwrap();
+            let plan = Plan::new(&program);
+            let arena = Arena::new(&program, &plan, 16, 16).unwrap();
+            let kernels = lower(&program, &plan, &weights, 2).unwrap();
+            for pair in kernels.windows(2) {
+                let prepared = |rows: &[RowKernel]| match (&pair[1], rows.last()) {
+                    (Kernel::Linears(linears), Some(RowKernel::Operands { x, .. })) => {
+                        *x == linears.x
+                    }
+                    (Kernel::Attention(attention), Some(RowKernel::Append(of))) => {
+                        of.out == attention.out
+                    }
+                    (Kernel::Linears(_) | Kernel::Attention(_), _) => false,
+                    _ => true,
+                };
+                match &pair[0] {
+                    Kernel::Rows(rows) => assert!(prepared(rows), "{model}"),
+                    _ => assert!(!matches!(
+                        pair[1],
+                        Kernel::Linears(_) | Kernel::Attention(_)
+                    )),
+                }
+            }
+            for kernel in kernels {
+                let Kernel::Rows(rows) = kernel else { continue };
+                joined += usize::from(rows.len() > 2);
+                for (at, out) in rows
+                    .iter()
+                    .enumerate()
+                    .filter_map(|(at, row)| Some((at, row.out()?)))
+                {
+                    let (own, width) = (place(&arena, &program, out), program.values[out.0].width);
+                    for other in rows[..at]
+                        .iter()
+                        .flat_map(|row| row.reads().chain(row.out()))
+                    {
+                        let there = place(&arena, &program, other);
+                        let apart = own.end <= there.start || there.end <= own.start;
+                        let same = own == there && width == program.values[other.0].width;
+                        assert!(
+                            apart || same || out == program.logits,
+                            "{model}: {own:?} {there:?}"
+                        );
+                    }
+                }
+            }
+        }
+        assert!(joined > 20, "{joined} chains of three or more");
+    }
+}

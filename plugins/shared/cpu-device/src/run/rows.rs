@@ -60,8 +60,9 @@ impl Frame<'_> {
     /// Its inputs were written, and nobody else touches the row of its output meanwhile.
     unsafe fn row_of(&self, kernel: &RowKernel, rows: usize, row: usize, around: &Around<'_>) {
         let isa = self.isa;
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's promise.
         let read = |id| unsafe { self.row(id, row) };
+        // SAFETY: as above.
         let write = |id| unsafe { self.row_mut(id, row) };
         match kernel {
             RowKernel::Embed { table, scale, out } => {
