@@ -39,6 +39,8 @@ pub(super) struct Problem {
     code: Option<&'static str>,
     /// Seconds after which it may go better.
     retry_after: Option<u32>,
+    /// Whose clients ask for a path that is not there.
+    asked_by: Option<Dialect>,
 }
 
 const INVALID: &str = "invalid_request_error";
@@ -53,6 +55,7 @@ impl Problem {
             param: None,
             code: None,
             retry_after: None,
+            asked_by: None,
         }
     }
 
@@ -94,6 +97,7 @@ impl Problem {
     pub(super) fn no_path(path: &str) -> Self {
         let message = format!("there is no {path}");
         Self {
+            asked_by: path.starts_with("/api/").then_some(Dialect::Ollama),
             code: Some("unknown_url"),
             ..Self::new(StatusCode::NOT_FOUND, INVALID, message)
         }
@@ -185,7 +189,7 @@ impl Problem {
 
     /// As clients of a dialect expect it, with the id of the request that failed.
     pub(super) fn shaped(&self, dialect: Dialect, request: &str) -> Value {
-        match dialect {
+        match self.asked_by.unwrap_or(dialect) {
             Dialect::OpenAi => {
                 let mut json = self.json();
                 json["error"]["request_id"] = request.into();
@@ -278,6 +282,8 @@ mod tests {
         );
         let ollama = problem.shaped(Dialect::Ollama, "r1");
         assert_eq!(ollama, json!({ "error": "`stop`: why" }));
+        let nowhere = Problem::no_path("/api/pull").shaped(Dialect::OpenAi, "r1");
+        assert_eq!(nowhere, json!({ "error": "there is no /api/pull" }));
     }
 
     #[test]

@@ -92,6 +92,7 @@ def refused(status, call):
 
 
 refused(404, lambda: client.chat(model="another", messages=user))
+assert "/api/pull" in refused(404, lambda: client.pull("another")).error
 assert "top_k" in refused(400, lambda: client.chat(model=model, messages=user, options={"top_k": "x"})).error
 assert "num_ctx" in refused(400, lambda: client.chat(model=model, messages=user, options={"num_ctx": 1 << 20}, stream=True)).error
 refused(400, lambda: client.chat(model=model, messages=user, keep_alive="soon"))

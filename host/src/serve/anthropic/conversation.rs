@@ -96,6 +96,9 @@ fn read_message(
             ));
         }
     };
+    if blocks.is_empty() {
+        said.lines.push(String::new());
+    }
     for (index, block) in blocks.iter().enumerate() {
         let place = format!("{place}[{index}]");
         match (block["type"].as_str(), role) {
@@ -228,6 +231,14 @@ mod tests {
             (&json!("t1"), &json!(1))
         );
         assert_eq!(messages[3].extra["name"], "f");
+    }
+
+    #[test]
+    fn nothing_said_is_said() {
+        for content in [json!(""), json!([])] {
+            let messages = of(json!({ "messages": [{ "role": "user", "content": content }] }));
+            assert_eq!(messages.unwrap(), [ChatMessage::new("user", "")]);
+        }
     }
 
     #[test]
