@@ -95,6 +95,8 @@ impl Client {
     pub fn chat(&self, model: &str, request: &ChatRequest, sink: &mut dyn Sink) -> Result<Reply> {
         let mut body = asked(model, &request.options);
         body["messages"] = json!(request.messages);
+        // As models give it that are not served.
+        body["reasoning_format"] = json!("none");
         if !request.template_options.is_empty() {
             body["chat_template_kwargs"] = json!(request.template_options);
         }

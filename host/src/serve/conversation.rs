@@ -5,19 +5,55 @@ use serde_json::{Map, Value, json};
 
 /// A conversation as it is gathered.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Conversation(Vec<ChatMessage>);
+pub(super) struct Conversation {
+    messages: Vec<ChatMessage>,
+    /// What the assistant thought before what it says or calls next.
+    thought: String,
+}
 
 impl Conversation {
     /// Somebody says something.
     pub(super) fn say(&mut self, role: &str, text: impl Into<String>) {
-        self.0.push(ChatMessage::new(role, text));
+        self.push(ChatMessage::new(role, text));
+    }
+
+    /// The assistant thinks, before it says or calls something.
+    pub(super) fn think(&mut self, text: &str) {
+        if !self.thought.is_empty() && !text.is_empty() {
+            self.thought.push('\n');
+        }
+        self.thought.push_str(text);
+    }
+
+    /// Templates know what was thought by this name.
+    fn push(&mut self, mut message: ChatMessage) {
+        let thought = std::mem::take(&mut self.thought);
+        if message.role == "assistant" && !thought.is_empty() {
+            message
+                .extra
+                .insert("reasoning_content".into(), json!(thought));
+        }
+        self.messages.push(message);
     }
 
     /// The assistant calls a tool, in the message that it said last or else in one without a text. Templates write
     /// arguments as an object.
     pub(super) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
-        if self.0.last().is_none_or(|last| last.role != "assistant") {
-            self.0.push(ChatMessage {
+        let last = self.messages.last_mut();
+        let last = last.filter(|last| last.role == "assistant");
+        if let Some(last) = last.filter(|last| !last.extra.contains_key("reasoning_content")) {
+            let thought = std::mem::take(&mut self.thought);
+            if !thought.is_empty() {
+                last.extra
+                    .insert("reasoning_content".into(), json!(thought));
+            }
+        }
+        let goes_on = self
+            .messages
+            .last()
+            .is_some_and(|last| last.role == "assistant");
+        if !goes_on || !self.thought.is_empty() {
+            self.push(ChatMessage {
                 role: "assistant".to_owned(),
                 content: None,
                 extra: Map::new(),
@@ -28,7 +64,7 @@ impl Conversation {
             "type": "function",
             "function": { "name": name, "arguments": arguments },
         });
-        let Some(last) = self.0.last_mut() else {
+        let Some(last) = self.messages.last_mut() else {
             return;
         };
         let calls = last.extra.entry("tool_calls").or_insert_with(|| json!([]));
@@ -56,13 +92,13 @@ impl Conversation {
         let mut message = ChatMessage::new("tool", text);
         message.extra.insert("tool_call_id".into(), json!(id));
         message.extra.insert("name".into(), json!(name));
-        self.0.push(message);
+        self.push(message);
         Ok(())
     }
 
     /// The tool that a call was of.
     fn called(&self, id: &str) -> Option<String> {
-        let calls = self.0.iter().rev().filter_map(|message| {
+        let calls = self.messages.iter().rev().filter_map(|message| {
             let calls = message.extra.get("tool_calls")?.as_array()?;
             calls.iter().find(|call| call["id"] == id)
         });
@@ -72,12 +108,12 @@ impl Conversation {
 
     /// The first call that has no result yet, of a tool where one is named: its id and the tool.
     pub(super) fn unanswered(&self, name: Option<&str>) -> Option<(String, String)> {
-        let calls = self.0.iter().filter_map(|message| {
+        let calls = self.messages.iter().filter_map(|message| {
             let calls = message.extra.get("tool_calls")?;
             calls.as_array()
         });
         let answered = |id: &Value| {
-            let mut results = self.0.iter();
+            let mut results = self.messages.iter();
             results.any(|message| message.extra.get("tool_call_id") == Some(id))
         };
         let mut calls = calls.flatten().filter(|call| !answered(&call["id"]));
@@ -88,18 +124,43 @@ impl Conversation {
 
     /// Whether nothing was said.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.messages.is_empty()
     }
 
     /// The messages.
     pub(super) fn into_messages(self) -> Vec<ChatMessage> {
-        self.0
+        self.messages
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_thought_goes_with_what_comes_next() {
+        let mut all = Conversation::default();
+        all.say("user", "hi");
+        all.think("a");
+        all.think("b");
+        all.call("1", "f", &json!({}));
+        all.call("2", "f", &json!({}));
+        all.result("1", None, String::new()).unwrap();
+        all.think("c");
+        all.say("assistant", "so");
+        all.think("nothing");
+        all.say("user", "and?");
+        all.say("assistant", "no");
+        let messages = all.into_messages();
+        let thought = |at: usize| messages[at].extra.get("reasoning_content").cloned();
+        assert_eq!(thought(1), Some(json!("a\nb")));
+        assert_eq!(
+            messages[1].extra["tool_calls"].as_array().map(Vec::len),
+            Some(2)
+        );
+        assert_eq!(thought(3), Some(json!("c")));
+        assert_eq!((thought(4), thought(5)), (None, None));
+    }
 
     #[test]
     fn calls_go_into_the_message_before_and_results_find_their_tool() {

@@ -77,6 +77,11 @@ pub(super) struct Asked {
 }
 
 impl Asked {
+    /// A variable of the template, where the request gives it no other value by itself.
+    fn set_template(&mut self, name: &str, value: Value) {
+        self.template.entry(name).or_insert(value);
+    }
+
     /// Holds the reply to that, where it is anything.
     fn hold(&mut self, held: Option<Held>) {
         self.tools.held = held.or(self.tools.held.take());

@@ -106,6 +106,9 @@ pub(super) enum Told {
 pub(super) struct Answer {
     /// As the backend gave it.
     pub(super) reply: Reply,
+    /// What it thought before, and in how many tokens.
+    pub(super) thought: String,
+    pub(super) thought_tokens: u64,
     /// What it says, without calls.
     pub(super) text: String,
     /// The tools that it calls.
@@ -128,10 +131,12 @@ pub(super) enum Ended {
 }
 
 impl Answer {
-    fn new(reply: Reply, reader: Reader, plan: &Plan) -> Self {
-        let (text, calls) = reader.into_parts();
+    fn new(reply: Reply, reader: Reader, thought_tokens: u64, plan: &Plan) -> Self {
+        let (thought, text, calls) = reader.into_parts();
         let notices = reply.notice.iter().cloned();
         Self {
+            thought,
+            thought_tokens,
             text,
             calls,
             notices: notices.chain(plan.notices().iter().cloned()).collect(),
@@ -269,6 +274,7 @@ impl Waiting {
                 pieces: self.pieces,
                 begun: false,
                 reader: Reader::plain(),
+                thought_tokens: 0,
                 plan: Plan::default(),
                 tell: self.tell.clone(),
                 cancel: self.cancel.clone(),
@@ -420,6 +426,8 @@ struct Teller {
     pieces: bool,
     begun: bool,
     reader: Reader,
+    /// Tokens of what was thought.
+    thought_tokens: u64,
     plan: Plan,
     tell: UnboundedSender<Told>,
     cancel: Arc<AtomicBool>,
@@ -490,7 +498,7 @@ impl Teller {
         let last = self.reader.finish(cut);
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
-        let mut answer = Answer::new(reply, reader, &self.plan);
+        let mut answer = Answer::new(reply, reader, self.thought_tokens, &self.plan);
         if late {
             let time = app.options.reply_time;
             let notice = format!("the reply was ended after the {time} that one may take");
@@ -502,6 +510,7 @@ impl Teller {
     /// Reads a reply from its beginning.
     fn take_up(&mut self) {
         self.reader = self.plan.reader();
+        self.thought_tokens = 0;
     }
 
     /// Whether its time is over.
@@ -560,6 +569,7 @@ impl Sink for Teller {
     fn on_event(&mut self, event: Event<'_>) -> Control {
         if matches!(event, Event::Token { .. }) {
             self.meter.token();
+            self.thought_tokens += u64::from(self.reader.thinks());
         }
         if !std::mem::replace(&mut self.begun, true) {
             let prompt_tokens = match event {
@@ -581,7 +591,7 @@ impl Sink for Teller {
         };
         let mut pieces = self.reader.push(text);
         if let Some(mark) = self.plan.spelled(token) {
-            pieces.extend(self.reader.push(mark));
+            pieces.extend(self.reader.push_mark(mark));
         }
         self.say_all(pieces, logprobs)
     }

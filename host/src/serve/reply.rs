@@ -24,7 +24,7 @@ use tokio::time::{Instant, Interval, interval_at};
 pub(super) struct Framing {
     pub(super) content_type: &'static str,
     pub(super) write: fn(&Value) -> String,
-    /// What is sent where nothing else is for a while; `None` where there is nothing that clients pass over.
+    /// What is sent where nothing else is for a while; `None` where [`Render::quiet`] says it.
     pub(super) quiet: Option<&'static [u8]>,
     /// What comes after the last event.
     pub(super) end: &'static [u8],
@@ -60,6 +60,10 @@ pub(super) const LINES: Framing = Framing {
 pub(super) trait Render: Send + Unpin + 'static {
     /// How its events are written.
     fn framing(&self) -> Framing;
+    /// An event that says nothing, where nothing else is sent for a while and its framing has no comments.
+    fn quiet(&self) -> Option<Value> {
+        None
+    }
     /// The answer as a whole.
     fn whole(&mut self, answers: &[Answer]) -> Value;
     /// The events of a piece, or of an end.
@@ -221,8 +225,12 @@ impl<R: Render> HttpBody for Events<R> {
                     if this.quiet.poll_tick(context).is_pending() {
                         return Poll::Pending;
                     }
-                    if let Some(quiet) = this.framing.quiet {
-                        this.pending.push_back(Bytes::from_static(quiet));
+                    match this.framing.quiet {
+                        Some(quiet) => this.pending.push_back(Bytes::from_static(quiet)),
+                        None => {
+                            let quiet: Vec<Value> = this.render.quiet().into_iter().collect();
+                            this.push(&quiet);
+                        }
                     }
                 }
             }

@@ -112,6 +112,14 @@ fn read_message(
                 said.flush(all);
                 all.call(id, name, &block["input"]);
             }
+            (Some("thinking"), "assistant") => {
+                let thought = block["thinking"].as_str();
+                let thought = thought.ok_or_else(|| {
+                    Problem::field(format!("{place}.thinking"), "expected a text")
+                })?;
+                said.flush(all);
+                all.think(thought);
+            }
             (Some("tool_result"), "user") => {
                 said.flush(all);
                 read_result(block, &place, all)?;
@@ -199,6 +207,7 @@ mod tests {
                 { "role": "user", "content": "one" },
                 { "role": "user", "content": [{ "type": "text", "text": "two" }] },
                 { "role": "assistant", "content": [
+                    { "type": "thinking", "thinking": "hm", "signature": "" },
                     { "type": "text", "text": "let me see" },
                     { "type": "tool_use", "id": "t1", "name": "f", "input": { "x": 1 } },
                 ] },
@@ -231,6 +240,7 @@ mod tests {
             (&json!("t1"), &json!(1))
         );
         assert_eq!(messages[3].extra["name"], "f");
+        assert_eq!(messages[2].extra["reasoning_content"], "hm");
     }
 
     #[test]
@@ -265,6 +275,14 @@ mod tests {
                 "`messages[0].content[0]`: can't be honoured here: a block of the type `image`",
             ),
             (user(json!([{ "type": "text" }])), "with its `text`"),
+            (
+                user(json!([{ "type": "thinking", "thinking": "hm" }])),
+                "can't be honoured here",
+            ),
+            (
+                json!({ "messages": [{ "role": "assistant", "content": [{ "type": "thinking" }] }] }),
+                "`messages[0].content[0].thinking`",
+            ),
             (
                 user(json!([{ "type": "tool_use", "id": "1", "name": "f", "input": {} }])),
                 "can't be honoured here",

@@ -21,6 +21,7 @@ pub(super) struct Message {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Open {
+    Thought,
     Text,
     Call(usize),
 }
@@ -61,7 +62,12 @@ impl Message {
     }
 
     fn close(&mut self, events: &mut Vec<Value>) {
-        if self.open.take().is_some() {
+        let open = self.open.take();
+        if open == Some(Open::Thought) {
+            // Nothing is signed: there is nobody who would check it.
+            events.push(self.delta(json!({ "type": "signature_delta", "signature": "" })));
+        }
+        if open.is_some() {
             events.push(json!({ "type": "content_block_stop", "index": self.blocks - 1 }));
         }
     }
@@ -87,6 +93,13 @@ impl Message {
                     self.start(Open::Text, json!({ "type": "text", "text": "" }), events);
                 }
                 events.push(self.delta(json!({ "type": "text_delta", "text": text })));
+            }
+            Piece::Thought(text) => {
+                if self.open != Some(Open::Thought) {
+                    let block = json!({ "type": "thinking", "thinking": "", "signature": "" });
+                    self.start(Open::Thought, block, events);
+                }
+                events.push(self.delta(json!({ "type": "thinking_delta", "thinking": text })));
             }
             Piece::Begun { number, id, name } => {
                 let block = json!({ "type": "tool_use", "id": id, "name": name, "input": {} });
@@ -124,6 +137,8 @@ impl Render for Message {
         let Some(answer) = answers.first() else {
             return Value::Null;
         };
+        let thought = (!answer.thought.is_empty())
+            .then(|| json!({ "type": "thinking", "thinking": answer.thought, "signature": "" }));
         let text =
             (!answer.text.is_empty()).then(|| json!({ "type": "text", "text": answer.text }));
         let calls = answer.calls.iter().map(|call| {
@@ -131,7 +146,7 @@ impl Render for Message {
             let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
             json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
         });
-        let content: Value = text.into_iter().chain(calls).collect();
+        let content: Value = thought.into_iter().chain(text).chain(calls).collect();
         let reason = json!(stop_reason(answer));
         let mut message = self.json(content, reason, sequence(answer), usage(answer));
         message["backplane"] = ours(answer);

@@ -15,7 +15,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "model", on: BOTH, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
         about: "name of a model that is served, as `GET /v1/models` lists it; required" },
     Field { name: "messages", on: BOTH, does: Content,
-        about: "the conversation; content is a text, or blocks of the types `text`, `tool_use` and `tool_result`; messages of one role in a row are one; the last is the user's; required" },
+        about: "the conversation; content is a text, or blocks of the types `text`, `thinking`, `tool_use` and `tool_result`; messages of one role in a row are one; the last is the user's; required" },
     Field { name: "system", on: BOTH, does: Content,
         about: "what comes before the conversation: a text, or blocks of the type `text`, one a line" },
     Field { name: "max_tokens", on: MESSAGES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.max_tokens = Some(v))),
@@ -36,7 +36,7 @@ pub(super) const FIELDS: &[Field] = &[
         about: "`auto`, `any`, `none`, or a `tool` by its name; `disable_parallel_tool_use`" },
     Field { name: "output_config", on: BOTH, does: Honoured(output_config),
         about: "`format`: a `json_schema` with the `schema` that the reply follows; `effort` is refused: how long a model thinks is set by `chat_template_kwargs`" },
-    Field { name: "thinking", on: BOTH, does: Refused(|v| v["type"] == "disabled"), about: "how long a model thinks is set by `chat_template_kwargs`, where its template knows how" },
+    Field { name: "thinking", on: BOTH, does: Honoured(thinking), about: "`disabled`, `enabled` or `adaptive`: given to the template as `enable_thinking`; `budget_tokens` and `display` have no effect; what is thought is told in blocks of the type `thinking`, with an empty signature" },
     Field { name: "diagnostics", on: MESSAGES, does: Refused(|v| is_empty(v) || *v == json!({ "previous_message_id": null })), about: "no message is stored to compare with" },
     Field { name: "container", on: MESSAGES, does: Refused(is_empty), about: "there are no containers" },
     Field { name: "context_management", on: BOTH, does: Refused(is_empty), about: "nothing of a conversation is left out" },
@@ -85,6 +85,28 @@ fn output_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
             other => return Err(format!("`{other}`: no such option")),
         }
     }
+    Ok(())
+}
+
+fn thinking(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let what = "an object of the type disabled, enabled or adaptive";
+    let wrong = || expected(what, value);
+    for (name, value) in value.as_object().ok_or_else(wrong)? {
+        match name.as_str() {
+            "type" => {}
+            "budget_tokens" => {
+                whole(value, 1, u32::MAX).map_err(|why| format!("`{name}`: {why}"))?;
+            }
+            "display" if value.is_null() || value.is_string() => {}
+            other => return Err(format!("`{other}`: no such option")),
+        }
+    }
+    let on = match value["type"].as_str() {
+        Some("disabled") => false,
+        Some("enabled" | "adaptive") => true,
+        _ => return Err(wrong()),
+    };
+    asked.set_template("enable_thinking", json!(on));
     Ok(())
 }
 

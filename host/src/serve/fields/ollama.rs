@@ -1,7 +1,7 @@
 //! Fields of Ollama's requests, and of the `options` in them.
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
-use super::openai::{seed, stop};
+use super::openai::{effort, seed, stop};
 use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::manifest::KeepAlive;
@@ -62,8 +62,8 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "format", on: BOTH, does: Honoured(format), about: "`json`, or a JSON schema that the reply follows" },
     Field { name: "tools", on: CHAT, does: Honoured(|it, v| tools::read(v).map(|v| it.tools.offered = v)),
         about: "up to 128 functions that the model may call; `parameters` is a JSON schema" },
-    Field { name: "think", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| { it.template.insert("enable_thinking".into(), json!(v)); })),
-        about: "given to the template as `enable_thinking`; what is thought is part of the text" },
+    Field { name: "think", on: BOTH, does: Honoured(think),
+        about: "given to the template as `enable_thinking`; `low`, `medium` and `high` as `reasoning_effort` besides; what is thought is told apart, as `thinking`, whatever this is" },
     Field { name: "logprobs", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.wants_logprobs = v)), about: "log probabilities of the tokens" },
     Field { name: "top_logprobs", on: BOTH, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
         about: "of how many of the likeliest others, 0 to 20; needs `logprobs`" },
@@ -120,6 +120,17 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "vocab_only", on: OPTIONS, does: Refused(is_false), about: "models are loaded whole" },
     Field { name: "embedding_only", on: OPTIONS, does: Refused(is_false), about: "models are loaded whole" },
 ];
+
+fn think(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    match value {
+        Value::Bool(_) => asked.set_template("enable_thinking", value.clone()),
+        Value::String(word) if ["low", "medium", "high"].contains(&word.as_str()) => {
+            effort(asked, value)?;
+        }
+        _ => return Err(expected("true, false, `low`, `medium` or `high`", value)),
+    }
+    Ok(())
+}
 
 fn keep_alive(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let keep = KeepAlive::from_json(value);

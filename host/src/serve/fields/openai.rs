@@ -84,7 +84,8 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "modalities", on: CHAT, does: Refused(|v| v.as_array().is_some_and(|all| all.iter().all(|one| one == "text"))), about: "only `text`" },
     Field { name: "audio", on: CHAT, does: Refused(is_empty), about: "there is no audio" },
     Field { name: "prediction", on: CHAT, does: Refused(is_empty), about: "predicted output is not offered" },
-    Field { name: "reasoning_effort", on: CHAT, does: Refused(|v| v == "none"), about: "how long a model thinks is set by `chat_template_kwargs`, where its template knows how" },
+    Field { name: "reasoning_effort", on: CHAT, does: Honoured(effort), about: "given to the template as `reasoning_effort`, and as `enable_thinking`, which `none` turns off; models whose template knows neither think as they do" },
+    Field { name: "reasoning_format", on: CHAT, does: Honoured(reasoning_format), about: "`auto` or `deepseek`: what is thought is told apart, as `reasoning_content`; `none`: it stays in the text, with its marks (not OpenAI's)" },
     Field { name: "verbosity", on: CHAT, does: Refused(|v| v == "medium"), about: "replies are as long as the model makes them" },
     Field { name: "web_search_options", on: CHAT, does: Refused(is_empty), about: "nothing is searched" },
     Field { name: "service_tier", on: CHAT, does: Refused(|v| v == "auto" || v == "default"), about: "there is one tier" },
@@ -157,10 +158,34 @@ pub(super) fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), Str
     Ok(())
 }
 
+/// How much a model is to think, for templates that know of it.
+pub(super) fn effort(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let what = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
+    let word = value.as_str().unwrap_or_default();
+    if !["none", "minimal", "low", "medium", "high", "xhigh"].contains(&word) {
+        return Err(expected(what, value));
+    }
+    if word != "none" {
+        asked.set_template("reasoning_effort", value.clone());
+    }
+    asked.set_template("enable_thinking", Value::Bool(word != "none"));
+    Ok(())
+}
+
+fn reasoning_format(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    asked.tools.as_written = match value.as_str() {
+        Some("none") => true,
+        Some("auto" | "deepseek") => false,
+        _ => return Err(expected("`auto`, `deepseek` or `none`", value)),
+    };
+    Ok(())
+}
+
 pub(super) fn template(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object", value))?;
-    asked.template = object.clone();
+    // What is said here goes before what other fields come to.
+    asked.template.extend(object.clone());
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Fields of `POST /v1/responses`.
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
-use super::openai::{seed, stream_options, template};
+use super::openai::{effort, seed, stream_options, template};
 use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools::{self, Choice, Held, Tool};
@@ -14,7 +14,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "model", on: RESPONSES, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
         about: "name of a model that is served, as `GET /v1/models` lists it; required" },
     Field { name: "input", on: RESPONSES, does: Content,
-        about: "a text, or an array of items: messages with `input_text` and `output_text`, `function_call` and `function_call_output`; required" },
+        about: "a text, or an array of items: messages with `input_text` and `output_text`, `reasoning`, `function_call` and `function_call_output`; required" },
     Field { name: "instructions", on: RESPONSES, does: Content, about: "what comes before the input, as the system's" },
     Field { name: "stream", on: RESPONSES, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),
         about: "the response as named server-sent events, as it is made" },
@@ -32,7 +32,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "seed", on: RESPONSES, does: Honoured(seed), about: "the same seed gives the same response (not OpenAI's here)" },
     Field { name: "top_logprobs", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
         about: "of how many of the likeliest others, 0 to 20; log probabilities are told with it, or with `include`" },
-    Field { name: "include", on: RESPONSES, does: Honoured(include), about: "only `message.output_text.logprobs`" },
+    Field { name: "include", on: RESPONSES, does: Honoured(include), about: "`message.output_text.logprobs`; `reasoning.encrypted_content` has no effect: what is thought is told open" },
     Field { name: "text", on: RESPONSES, does: Honoured(text_config), about: "`format`: `text`, `json_object`, or `json_schema` with a `schema` that the response follows; `verbosity`: only `medium`" },
     Field { name: "tools", on: RESPONSES, does: Honoured(|it, v| offered(v).map(|v| it.tools.offered = v)),
         about: "up to 128 functions that the model may call; `parameters` is a JSON schema; tools that a provider runs are refused; `strict` has no effect: arguments always follow the schema" },
@@ -42,7 +42,7 @@ pub(super) const FIELDS: &[Field] = &[
         about: "whether several tools may be called in one response; true unless given" },
     Field { name: "chat_template_kwargs", on: RESPONSES, does: Honoured(template),
         about: "variables for the model's chat template, such as `enable_thinking` (not OpenAI's)" },
-    Field { name: "reasoning", on: RESPONSES, does: Refused(|v| is_empty(v) || *v == json!({ "effort": "none" })), about: "how long a model thinks is set by `chat_template_kwargs`, where its template knows how" },
+    Field { name: "reasoning", on: RESPONSES, does: Honoured(reasoning), about: "`effort`: given to the template as `reasoning_effort`, and as `enable_thinking`, which `none` turns off; `summary` has no effect: what is thought is told as it is, in items of the type `reasoning`" },
     Field { name: "previous_response_id", on: RESPONSES, does: Refused(is_empty), about: "no response is stored: give the conversation as input" },
     Field { name: "conversation", on: RESPONSES, does: Refused(is_empty), about: "no conversation is stored: give it as input" },
     Field { name: "prompt", on: RESPONSES, does: Refused(is_empty), about: "no prompts are stored" },
@@ -61,9 +61,36 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "prompt_cache_retention", on: RESPONSES, does: NoEffect, about: "prompts are cached by what they begin with" },
 ];
 
+fn reasoning(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    let object = value
+        .as_object()
+        .ok_or_else(|| expected("an object with `effort`", value))?;
+    for (name, value) in object {
+        match name.as_str() {
+            "effort" if value.is_null() => {}
+            "effort" => effort(asked, value).map_err(|why| format!("`effort`: {why}"))?,
+            "summary" | "generate_summary"
+                if value.is_null()
+                    || value == "auto"
+                    || value == "concise"
+                    || value == "detailed" => {}
+            "summary" | "generate_summary" => {
+                let what = "`auto`, `concise` or `detailed`";
+                return Err(format!("`{name}`: {}", expected(what, value)));
+            }
+            other => return Err(format!("`{other}`: no such option")),
+        }
+    }
+    Ok(())
+}
+
 fn include(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let what = "an array of `message.output_text.logprobs`";
     for one in value.as_array().ok_or_else(|| expected(what, value))? {
+        // What is thought is told open, and taken back so.
+        if one == "reasoning.encrypted_content" {
+            continue;
+        }
         if one != "message.output_text.logprobs" {
             return Err(format!("can't be honoured: {one}"));
         }

@@ -120,7 +120,7 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         (Detokenize, "tokens") => json!({ "type": "array", "items": count() }),
         (_, "system") => any_of(&[text(), json!({ "type": "array", "items": text_part() })]),
         // How it is answered.
-        (_, "stream" | "ignore_eos" | "raw" | "think" | "normalize") => truth(),
+        (_, "stream" | "ignore_eos" | "raw" | "normalize") => truth(),
         (_, "parallel_tool_calls" | "add_special" | "add_special_tokens") => truth(),
         (_, "parse_special" | "with_pieces" | "return_token_strs") => truth(),
         (_, "stream_options") => json!({
@@ -173,7 +173,9 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         ]),
         (_, "width" | "height" | "steps") => only(json!([])),
         (_, "function_call") => only(json!(["none", "auto"])),
-        (_, "reasoning_effort") => only(json!(["none"])),
+        (_, "reasoning_effort") => only(json!(EFFORTS)),
+        (_, "reasoning_format") => only(json!(["auto", "deepseek", "none"])),
+        (_, "think") => only(json!([true, false, "low", "medium", "high"])),
         (_, "verbosity") => only(json!(["medium"])),
         (Chat | Responses, "service_tier") => only(json!(["auto", "default"])),
         (Endpoint::Messages, "service_tier") => only(json!(["auto", "standard_only"])),
@@ -222,16 +224,30 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         }),
         (_, "background") => only(json!([false])),
         (_, "truncation") => only(json!(["disabled"])),
-        (_, "reasoning") => only(json!([{ "effort": "none" }, {}, [], ""])),
+        (_, "reasoning") => {
+            let efforts = EFFORTS.iter().map(|one| json!(one)).chain([Value::Null]);
+            let summaries = json!(["auto", "concise", "detailed", null]);
+            json!({
+                "type": "object",
+                "properties": { "effort": only(efforts.collect()), "summary": only(summaries.clone()), "generate_summary": only(summaries) },
+                "additionalProperties": false,
+            })
+        }
         (_, "thinking") => json!({
-            "type": "object", "properties": { "type": { "const": "disabled" } }, "required": ["type"],
+            "type": "object",
+            "properties": { "type": only(json!(["disabled", "enabled", "adaptive"])), "budget_tokens": { "type": "integer", "minimum": 1, "maximum": 4_294_967_295_u32 } },
+            "required": ["type"],
+            "additionalProperties": false,
         }),
         (_, "include") => json!({
-            "type": "array", "items": { "const": "message.output_text.logprobs" },
+            "type": "array", "items": only(json!(["message.output_text.logprobs", "reasoning.encrypted_content"])),
         }),
         _ => return None,
     })
 }
+
+/// How much a model may be asked to think.
+const EFFORTS: [&str; 6] = ["none", "minimal", "low", "medium", "high", "xhigh"];
 
 fn text_part() -> Value {
     json!({

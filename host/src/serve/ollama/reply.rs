@@ -118,8 +118,8 @@ fn messages(value: &Value) -> Result<Conversation, Problem> {
             let nothing = value.is_null() || value == "" || *value == json!([]);
             match name.as_str() {
                 "role" | "content" | "tool_calls" | "tool_name" | "tool_call_id" => {}
-                // What was thought before is not told to models again.
-                "thinking" => {}
+                "thinking" if nothing || value.is_string() => {}
+                "thinking" => return Err(Problem::field(place(".thinking"), "expected a text")),
                 "images" if nothing => {}
                 "images" => {
                     let what = "can't be honoured: only texts are read";
@@ -138,6 +138,9 @@ fn messages(value: &Value) -> Result<Conversation, Problem> {
             Value::String(text) => text,
             _ => return Err(Problem::field(place(".content"), "expected a text")),
         };
+        if let Some(thought) = message["thinking"].as_str() {
+            all.think(thought);
+        }
         if role == "tool" {
             let name = message["tool_name"].as_str();
             match all.unanswered(name) {
@@ -185,6 +188,18 @@ impl Shape {
             chat,
             logprobs: asked.logprobs.is_some(),
             begun: Instant::now(),
+        }
+    }
+
+    /// Says what is thought.
+    fn think(&self, line: &mut Value, thought: &str) {
+        let place = if self.chat {
+            &mut line["message"]
+        } else {
+            line
+        };
+        if !thought.is_empty() {
+            place["thinking"] = json!(thought);
         }
     }
 
@@ -243,11 +258,16 @@ impl Render for Shape {
         LINES
     }
 
+    fn quiet(&self) -> Option<Value> {
+        Some(self.line("", &[], false))
+    }
+
     fn whole(&mut self, answers: &[Answer]) -> Value {
         let Some(answer) = answers.first() else {
             return Value::Null;
         };
         let mut line = self.line(&answer.text, &answer.calls, true);
+        self.think(&mut line, &answer.thought);
         let tokens: Vec<&[TokenLogprob]> =
             answer.reply.logprobs.iter().map(Vec::as_slice).collect();
         self.with_logprobs(&mut line, &tokens);
@@ -258,11 +278,17 @@ impl Render for Shape {
     fn take(&mut self, told: Told) -> Result<Vec<Value>, Problem> {
         match told {
             Told::Piece {
-                piece: Piece::Text(text),
+                piece: piece @ (Piece::Text(_) | Piece::Thought(_)),
                 logprobs,
                 ..
             } => {
-                let mut line = self.line(&text, &[], false);
+                let mut line = match &piece {
+                    Piece::Text(text) => self.line(text, &[], false),
+                    _ => self.line("", &[], false),
+                };
+                if let Piece::Thought(thought) = &piece {
+                    self.think(&mut line, thought);
+                }
                 if !logprobs.is_empty() {
                     self.with_logprobs(&mut line, &[&logprobs]);
                 }

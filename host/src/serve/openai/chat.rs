@@ -39,6 +39,9 @@ impl Kind for Chat {
     /// Content is null where tools are called and nothing is said besides.
     fn whole(&self, answer: &Answer) -> Value {
         let mut message = json!({ "role": "assistant", "content": answer.text, "refusal": null });
+        if !answer.thought.is_empty() {
+            message["reasoning_content"] = json!(answer.thought);
+        }
         if !answer.calls.is_empty() {
             if answer.text.is_empty() {
                 message["content"] = Value::Null;
@@ -56,6 +59,7 @@ impl Kind for Chat {
     fn piece(&self, piece: Piece) -> Option<Value> {
         Some(match piece {
             Piece::Text(text) => json!({ "content": text }),
+            Piece::Thought(text) => json!({ "reasoning_content": text }),
             Piece::Begun { number, id, name } => {
                 let function = json!({ "name": name, "arguments": "" });
                 let call =

@@ -70,8 +70,8 @@ impl Kind for Text {
     fn piece(&self, piece: Piece) -> Option<Value> {
         match piece {
             Piece::Text(text) => Some(json!(text)),
-            // Only chats call tools.
-            Piece::Begun { .. } | Piece::Arguments { .. } => None,
+            // Only chats think and call tools.
+            Piece::Thought(_) | Piece::Begun { .. } | Piece::Arguments { .. } => None,
         }
     }
 

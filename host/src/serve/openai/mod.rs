@@ -103,6 +103,7 @@ struct Usage {
     prompt: u64,
     cached: u64,
     completion: u64,
+    thought: u64,
 }
 
 impl Usage {
@@ -114,6 +115,7 @@ impl Usage {
             self.cached += completion.cached_tokens;
         }
         self.completion += completion.completion_tokens;
+        self.thought += answer.thought_tokens;
     }
 
     fn json(&self) -> Value {
@@ -122,6 +124,7 @@ impl Usage {
             "completion_tokens": self.completion,
             "total_tokens": self.prompt + self.completion,
             "prompt_tokens_details": { "cached_tokens": self.cached },
+            "completion_tokens_details": { "reasoning_tokens": self.thought },
         })
     }
 }

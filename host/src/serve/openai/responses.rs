@@ -97,7 +97,7 @@ impl Frame {
             "input_tokens": completion.prompt_tokens,
             "input_tokens_details": { "cached_tokens": completion.cached_tokens, "cache_write_tokens": 0 },
             "output_tokens": completion.completion_tokens,
-            "output_tokens_details": { "reasoning_tokens": 0 },
+            "output_tokens_details": { "reasoning_tokens": answer.thought_tokens },
             "total_tokens": completion.prompt_tokens + completion.completion_tokens,
         });
         json["backplane"] = ours(answer);

@@ -1,6 +1,7 @@
 //! Which tools a request offers, and which of them the model may or must call: every dialect fills this in.
 
 use super::Held;
+use super::typed::Signature;
 use crate::serve::fields::values::expected;
 use serde_json::{Map, Value, json};
 
@@ -26,6 +27,14 @@ impl Tool {
         );
         function.insert("parameters".into(), self.schema());
         json!({ "type": "function", "function": function })
+    }
+
+    /// What readers of calls know of it.
+    pub(super) fn signature(&self) -> Signature {
+        Signature {
+            name: self.name.clone(),
+            schema: self.schema(),
+        }
     }
 
     /// The schema of its arguments: of no argument, where it has none.
@@ -61,6 +70,8 @@ pub(in crate::serve) struct Tools {
     pub(in crate::serve) parallel: bool,
     /// What the text of a reply is held to.
     pub(in crate::serve) held: Option<Held>,
+    /// Whether what is thought stays in the text, with its marks.
+    pub(in crate::serve) as_written: bool,
 }
 
 impl Default for Tools {
@@ -71,6 +82,7 @@ impl Default for Tools {
             allowed: None,
             parallel: true,
             held: None,
+            as_written: false,
         }
     }
 }

@@ -5,11 +5,14 @@
 
 use super::Held;
 use super::choice::Tool;
-use super::formats::{Body, Format};
+use super::formats::{Body, Format, Ids};
+use super::thoughts::Thoughts;
 use crate::registry::Model;
 use backplane_plugin_api::types::Grammar;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+
+mod calls;
 
 /// Tokens that are no text, with how they are spelled.
 pub(super) type Hidden = Vec<(u32, String)>;
@@ -39,6 +42,11 @@ impl<'a> Marks<'a> {
             Err(id) => format!("<[{id}]>"),
         });
         parts.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Finds the tokens of a mark that are no text.
+    pub(super) fn look_up(&mut self, text: &str) {
+        self.parts(text);
     }
 
     /// Whether it begins with a token that is no text.
@@ -72,6 +80,28 @@ impl<'a> Marks<'a> {
     }
 }
 
+/// Free text, up to and with what ends it, as the rule `name`.
+fn until(marks: &mut Marks<'_>, name: &str, text: &str, end: &str) -> String {
+    let Some(parts) = marks.parts(end) else {
+        return format!("{name}[suffix={}]: /{text}/\n", quoted(end));
+    };
+    // A token that is no text ends a text by itself.
+    let mut rule = String::new();
+    let mut text = text.to_owned();
+    for (at, part) in parts.into_iter().enumerate() {
+        match part {
+            Ok(part) if at == 0 => text += &calls::escaped(&part),
+            Ok(part) => rule += &format!(" {}", quoted(&part)),
+            Err(id) => rule += &format!(" <[{id}]>"),
+        }
+    }
+    format!(
+        "{name}: {}?{rule}\n{}: /{text}/\n",
+        name.to_uppercase(),
+        name.to_uppercase()
+    )
+}
+
 /// A text as Lark writes it: as JSON does.
 fn quoted(text: &str) -> String {
     json!(text).to_string()
@@ -95,7 +125,44 @@ pub(super) struct Calls {
     pub(super) several: bool,
 }
 
-/// The grammar of replies that call these tools, or say what is `held`, or anything.
+/// What is thought before all else, as the rule `thought`.
+fn thought(marks: &mut Marks<'_>, thoughts: Thoughts) -> String {
+    let (open, close) = (thoughts.marks.open, thoughts.marks.close);
+    let (before, text) = match thoughts.opened {
+        true => (String::new(), "(?s:.*)".to_owned()),
+        false if marks.is_hidden(open) => (marks.lark(open), "(?s:.*)".to_owned()),
+        // One piece with what follows: free text would be the longer match else.
+        false => (
+            String::new(),
+            format!("[ \\n]*{}(?s:.*)", calls::escaped(open)),
+        ),
+    };
+    let rule = until(marks, "thoughts", &text, close);
+    format!("{rule}BLANK: /[ \\n]{{1,4}}/\nthought: {before} thoughts BLANK?\n")
+}
+
+/// The grammar of a reply that is `held`, and may think before.
+///
+/// # Errors
+/// It can't be put behind thoughts.
+pub(super) fn held(
+    marks: &mut Marks<'_>,
+    thoughts: Thoughts,
+    held: &Held,
+) -> Result<Grammar, String> {
+    let maybe = if thoughts.opened { "" } else { "?" };
+    let source = format!(
+        "%llguidance {{}}\n{}held: {}\nstart: thought{maybe} held\n",
+        thought(marks, thoughts),
+        held.lark()?
+    );
+    Ok(Grammar {
+        kind: "lark".to_owned(),
+        source,
+    })
+}
+
+/// The grammar of replies that call these tools, or say what is `held`, or anything; after `thoughts`, where there may be any.
 ///
 /// # Errors
 /// What is held can't be put beside calls.
@@ -105,6 +172,7 @@ pub(super) fn of(
     tools: &[&Tool],
     calls: Calls,
     held: Option<&Held>,
+    thoughts: Option<Thoughts>,
 ) -> Result<Grammar, String> {
     let mut lark = String::from("%llguidance {}\n");
     let open = marks.lark(format.open);
@@ -116,13 +184,22 @@ pub(super) fn of(
     );
     // A call without what stands around all of them, and what does.
     let (mut before, mut after) = (around.clone(), format!("{around} {close}"));
-    if let Body::List { .. } = format.body {
+    if format.body.is_list() {
         before = format!("{around} \"[\"");
         after = format!("\"]\" {around} {close}");
     }
+    // Free text would go on with the bracket: it comes with the call where no mark is before it.
+    let led = format.bare && matches!(format.body, Body::Literals(_));
+    if led {
+        before = around.clone();
+    }
     // Whether each call has its own marks.
-    let each = matches!(format.body, Body::Object { .. })
-        || format.close.is_empty() && !matches!(format.body, Body::List { .. });
+    let each = match format.body {
+        Body::Object { .. } | Body::Literal(_) => true,
+        Body::Tagged(tags) => !tags.together,
+        Body::Named { .. } => format.close.is_empty(),
+        Body::List { .. } | Body::Literals(_) => false,
+    };
     let repeated = if calls.several { "*" } else { "" };
     let more = |one: &str| match calls.several {
         true => format!(" ({between} {one}){repeated}"),
@@ -137,7 +214,8 @@ pub(super) fn of(
         let _ = writeln!(lark, "marked: {before} call {after}");
         format!("marked{}", more(&marked))
     } else {
-        format!("{before} call{} {after}", more("call"))
+        let first = if led { "first" } else { "call" };
+        format!("{before} {first}{} {after}", more("call"))
     };
     let _ = writeln!(lark, "rest: {rest}");
     let first = match format.bare {
@@ -152,13 +230,16 @@ pub(super) fn of(
         }
         None if format.bare => {
             // What begins like a call is one.
-            let Body::Object { name, .. } = format.body else {
-                return Err("no such format".to_owned());
+            let blank = r"[ \n\r\t]*";
+            let begun = match format.body {
+                Body::Object { name, .. } => format!(r#"\{{{blank}"{name}"#),
+                _ => {
+                    let names = tools.iter().map(|tool| calls::escaped(&tool.name));
+                    let names: Vec<String> = names.collect();
+                    format!(r"\[{blank}({}){blank}\(", names.join("|"))
+                }
             };
-            let _ = writeln!(
-                lark,
-                "TEXT: /(?s:.*)/ & ~/[ \\n\\r\\t]*\\{{[ \\n\\r\\t]*\"{name}(?s:.*)/"
-            );
+            let _ = writeln!(lark, "TEXT: /(?s:.*)/ & ~/{blank}{begun}(?s:.*)/");
             format!("TEXT | {first}")
         }
         None if marks.is_hidden(format.open) => {
@@ -171,9 +252,29 @@ pub(super) fn of(
             "TEXT | head rest".to_owned()
         }
     };
-    let _ = writeln!(lark, "start: {start}");
+    match thoughts {
+        None => {
+            let _ = writeln!(lark, "start: {start}");
+        }
+        Some(thoughts) => {
+            lark += &thought(marks, thoughts);
+            let or = if thoughts.opened { "" } else { "said | " };
+            let _ = writeln!(lark, "said: {start}\nstart: {or}thought said");
+        }
+    }
     let names: Vec<String> = (0..tools.len()).map(|at| format!("call_{at}")).collect();
     let _ = writeln!(lark, "call: {}", names.join(" | "));
+    if led {
+        let names: Vec<String> = (0..tools.len()).map(|at| format!("first_{at}")).collect();
+        let _ = writeln!(lark, "first: {}", names.join(" | "));
+    }
+    if let Body::Literal(notation) | Body::Literals(notation) = format.body {
+        lark += &calls::any(notation, marks);
+    }
+    // What models write besides is no text.
+    for mark in format.passed_over {
+        marks.look_up(mark);
+    }
     for (tool, rule) in tools.iter().zip(names) {
         let schema = with_spaces(tool.schema());
         let call = match format.body {
@@ -188,10 +289,33 @@ pub(super) fn of(
             } => {
                 let head = shown(marks.lark(before));
                 let (middle, after) = (marks.lark(middle), shown(marks.lark(after)));
+                let number = match format.ids {
+                    Ids::Numbered => " /:[0-9]{1,4}/",
+                    Ids::Long | Ids::Short => "",
+                };
                 format!(
-                    "{head} {} {middle} arguments_{rule} {after}",
+                    "{head} {}{number} {middle} arguments_{rule} {after}",
                     quoted(&tool.name)
                 )
+            }
+            Body::Tagged(tags) => {
+                let ends = !tags.end.is_empty();
+                lark += &calls::tagged(tags, marks, tool, &rule);
+                let end = if ends {
+                    shown(marks.lark(tags.end))
+                } else {
+                    String::new()
+                };
+                let _ = writeln!(lark, "{rule}: {rule}_all {end}");
+                continue;
+            }
+            Body::Literal(notation) | Body::Literals(notation) => {
+                lark += &calls::literal(notation, marks, tool, &rule, "");
+                if led {
+                    let rule = rule.replacen("call", "first", 1);
+                    lark += &calls::literal(notation, marks, tool, &rule, "[");
+                }
+                continue;
             }
         };
         let _ = writeln!(lark, "{rule}: {call}");

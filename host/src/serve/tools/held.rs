@@ -44,9 +44,8 @@ impl Held {
     pub(super) fn lark(&self) -> Result<String, String> {
         match &self.to {
             To::Schema(schema) => Ok(format!("%json {schema}")),
-            To::Regex(_) | To::Lark(_) => {
-                Err("beside tools only JSON schemas are taken".to_owned())
-            }
+            To::Regex(source) => Ok(format!("/{}/", source.replace('/', "\\/"))),
+            To::Lark(_) => Err("beside tools no grammar of Lark is taken".to_owned()),
         }
     }
 

@@ -70,14 +70,16 @@ impl Value {
     }
 }
 
-/// What an object of a call tells.
+/// What a call tells, however it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Told {
     Name(String),
     /// More of the arguments, as they are written.
     Arguments(String),
-    /// The object is whole.
+    /// The call is whole.
     End,
+    /// It is whole, and the mark behind it was read.
+    Closed,
 }
 
 /// Reads `{"name": …, "arguments": …}`, the keys in any order, others passed over. The name is told once there are arguments,

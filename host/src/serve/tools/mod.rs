@@ -12,7 +12,10 @@
 //! | how families write calls | `formats.rs` |
 //! | what a model is told of tools | `telling.rs` |
 //! | what a reply with tools is held to | `grammar.rs` |
-//! | what of a reply is text and what a call | `reader.rs`, `json.rs` |
+//! | what of a reply is text and what a call | `reader.rs` |
+//! | how a call by itself is read: as JSON, in tags, as a program writes it | `json.rs`, `tags.rs`, `literal.rs` |
+//! | what values are that were not written as JSON | `typed.rs` |
+//! | what of a reply is thought | `thoughts.rs` |
 //! | all of it, for one request and model | `plan.rs` |
 
 mod check;
@@ -21,9 +24,13 @@ mod formats;
 mod grammar;
 mod held;
 mod json;
+mod literal;
 mod plan;
 mod reader;
+mod tags;
 mod telling;
+mod thoughts;
+mod typed;
 
 pub(super) use choice::{Choice, Tool, Tools, name, read, read_choice};
 pub(super) use held::{Held, To, read_format, read_grammar};

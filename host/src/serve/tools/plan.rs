@@ -4,6 +4,8 @@ use super::check::{self, Fault};
 use super::choice::{Choice, Tool};
 use super::formats::{self, Format};
 use super::grammar::{self, Calls, Hidden, Marks};
+use super::thoughts::{self, Thoughts};
+use super::typed::Signature;
 use super::{Reader, To, Tools, telling};
 use crate::error::Error;
 use crate::registry::Model;
@@ -15,9 +17,11 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default)]
 pub(in crate::serve) struct Plan {
     format: Option<&'static Format>,
-    names: Vec<String>,
+    tools: Vec<Signature>,
     most_calls: Option<usize>,
     notices: Vec<String>,
+    /// How the reply begins, where it may begin with thoughts.
+    thoughts: Option<Thoughts>,
     hidden: Hidden,
     /// What it is held to where the engine refuses the grammar, and is then read by.
     otherwise: Option<Otherwise>,
@@ -29,7 +33,12 @@ enum Otherwise {
     Free,
     /// One call as a JSON object.
     Schema(Grammar),
+    /// The format that the reply is held to, from its first token on.
+    Held(Grammar),
 }
+
+/// The format of calls, the tools that are right, and what is to be said of the others.
+type Offered<'a> = (&'static Format, Vec<&'a Tool>, Vec<String>);
 
 impl Plan {
     /// Tells `request` of the tools, and what its reply is held to.
@@ -49,21 +58,81 @@ impl Plan {
             }
             request.options.grammar = Some(held.grammar());
         }
+        let template = model.info().chat_template.unwrap_or_default();
+        telling::thoughts(&mut request.messages, &template);
+        let offered = Self::offer(model, &template, tools, request)?;
+        let mut marks = Marks::of(Some(model));
+        let thoughts = match tools.as_written {
+            true => None,
+            false => find_thoughts(model, &template, request, &mut marks),
+        };
+        let held = tools.held.as_ref();
+        let Some((format, right, notices)) = offered else {
+            let otherwise = match (held, thoughts) {
+                (Some(held), Some(thoughts)) => {
+                    let plain = request.options.grammar.take();
+                    let grammar = grammar::held(&mut marks, thoughts, held);
+                    request.options.grammar = Some(grammar.map_err(|why| held.wrong("", &why))?);
+                    plain.map(Otherwise::Held)
+                }
+                _ => None,
+            };
+            return Ok(Self {
+                thoughts,
+                hidden: marks.hidden,
+                otherwise,
+                ..Self::default()
+            });
+        };
+        let named = matches!(tools.choice, Choice::Named(_));
+        let calls = Calls {
+            must: named || tools.choice == Choice::Required,
+            several: tools.parallel && !named,
+        };
+        let grammar = grammar::of(format, &mut marks, &right, calls, held, thoughts);
+        let field = held.map_or("tools", |held| held.field);
+        request.options.grammar = Some(grammar.map_err(|why| Problem::field(field, why))?);
+        let otherwise = match held {
+            _ if calls.must => Some(Otherwise::Schema(grammar::as_schema(&right))),
+            Some(_) => None,
+            None => Some(Otherwise::Free),
+        };
+        Ok(Self {
+            format: Some(format),
+            tools: right.iter().map(|tool| tool.signature()).collect(),
+            most_calls: (!calls.several).then_some(1),
+            notices,
+            thoughts,
+            hidden: marks.hidden,
+            otherwise,
+        })
+    }
+
+    /// Tells the model of tools, of calls and of results: the format of its calls, the tools that are right, and what is to be
+    /// said of the others; `None` where none may be called.
+    ///
+    /// # Errors
+    /// No tool is right.
+    fn offer<'a>(
+        model: &Model,
+        template: &str,
+        tools: &'a Tools,
+        request: &mut ChatRequest,
+    ) -> Result<Option<Offered<'a>>, Problem> {
         let told = request
             .messages
             .iter()
             .any(|message| message.role == "tool" || message.extra.contains_key("tool_calls"));
         if !tools.any() && !told {
-            return Ok(Self::default());
+            return Ok(None);
         }
-        let template = model.info().chat_template.unwrap_or_default();
-        let known = formats::of_template(&template);
+        let known = formats::of_template(template);
         match known {
             Some(format) => telling::by_template(&mut request.messages, format),
             None => telling::by_messages(&mut request.messages),
         }
         if !tools.any() {
-            return Ok(Self::default());
+            return Ok(None);
         }
         let (right, notices) = sift(tools)?;
         let format = known.unwrap_or(formats::GENERIC);
@@ -75,37 +144,16 @@ impl Plan {
             }
             None => introduce(model, request, &right),
         }
-        let named = matches!(tools.choice, Choice::Named(_));
-        let calls = Calls {
-            must: named || tools.choice == Choice::Required,
-            several: tools.parallel && !named,
-        };
-        let mut marks = Marks::of(Some(model));
-        let held = tools.held.as_ref();
-        let grammar = grammar::of(format, &mut marks, &right, calls, held);
-        let field = held.map_or("tools", |held| held.field);
-        request.options.grammar = Some(grammar.map_err(|why| Problem::field(field, why))?);
-        let otherwise = match held {
-            _ if calls.must => Some(Otherwise::Schema(grammar::as_schema(&right))),
-            Some(_) => None,
-            None => Some(Otherwise::Free),
-        };
-        Ok(Self {
-            format: Some(format),
-            names: right.iter().map(|tool| tool.name.clone()).collect(),
-            most_calls: (!calls.several).then_some(1),
-            notices,
-            hidden: marks.hidden,
-            otherwise,
-        })
+        Ok(Some((format, right, notices)))
     }
 
     /// A reader of a reply.
     pub(in crate::serve) fn reader(&self) -> Reader {
-        match self.format {
-            Some(format) => Reader::new(format, self.names.clone()),
+        let reader = match self.format {
+            Some(format) => Reader::new(format, self.tools.clone()),
             None => Reader::plain(),
-        }
+        };
+        reader.thinking(self.thoughts)
     }
 
     /// How a token is spelled that is no text, and a mark.
@@ -136,6 +184,11 @@ impl Plan {
             Otherwise::Schema(grammar) => {
                 self.format = Some(formats::BARE);
                 self.most_calls = Some(1);
+                self.thoughts = None;
+                Some(grammar)
+            }
+            Otherwise::Held(grammar) => {
+                self.thoughts = None;
                 Some(grammar)
             }
         };
@@ -151,6 +204,25 @@ impl Plan {
     pub(in crate::serve) fn notices(&self) -> &[String] {
         &self.notices
     }
+}
+
+/// How the reply begins, where the model may think before it. Who gives a grammar of their own has written all of the reply.
+fn find_thoughts(
+    model: &Model,
+    template: &str,
+    request: &ChatRequest,
+    marks: &mut Marks<'_>,
+) -> Option<Thoughts> {
+    let known = thoughts::of_template(template)?;
+    let grammar = request.options.grammar.as_ref();
+    if grammar.is_some_and(|grammar| grammar.kind == "lark") {
+        return None;
+    }
+    // A template that refuses the conversation refuses it again when it is asked.
+    let prompt = model.render_chat(request).ok()?;
+    marks.look_up(known.open);
+    marks.look_up(known.close);
+    Some(Thoughts::after(known, &prompt))
 }
 
 /// The tools whose schemas are right, and what is to be said of the others.

@@ -3,8 +3,12 @@
 //! Text that may yet turn out to be a mark is held back, and given when it turns out to be text; marks never are. What comes
 //! out depends on the text alone, never on how it was cut.
 
-use super::formats::{Body, Format};
+use super::formats::{Body, Format, Ids};
 use super::json::{Object, Step, Told, Value};
+use super::literal::Literal;
+use super::tags::Tagged;
+use super::thoughts::{Thinker, Thoughts};
+use super::typed::Signature;
 use std::hash::{BuildHasher, RandomState};
 
 /// A part of a reply.
@@ -12,13 +16,15 @@ use std::hash::{BuildHasher, RandomState};
 pub(in crate::serve) enum Piece {
     /// More of what it says.
     Text(String),
+    /// More of what is thought before that.
+    Thought(String),
     /// A tool is called: the calls of a reply are numbered from 0.
     Begun {
         number: usize,
         id: String,
         name: String,
     },
-    /// More of the arguments of call `number`: JSON, as it is written.
+    /// More of the arguments of call `number`: JSON.
     Arguments { number: usize, text: String },
 }
 
@@ -27,7 +33,7 @@ pub(in crate::serve) enum Piece {
 pub(in crate::serve) struct Call {
     pub(in crate::serve) id: String,
     pub(in crate::serve) name: String,
-    /// JSON, as the model wrote it.
+    /// JSON: as the model wrote it where it writes JSON.
     pub(in crate::serve) arguments: String,
 }
 
@@ -36,8 +42,13 @@ pub(in crate::serve) struct Call {
 pub(in crate::serve) struct Reader {
     /// `None` where no tool may be called: all is text.
     format: Option<&'static Format>,
-    /// The names of tools that may be called.
-    names: Vec<String>,
+    /// Takes thoughts out, where there may be any.
+    thinker: Option<Thinker>,
+    thought: String,
+    /// The tools that may be called.
+    tools: Vec<Signature>,
+    /// Marks that came as tokens that are no text: they are never said.
+    hidden: Vec<String>,
     state: State,
     /// Text that is not decided.
     held: String,
@@ -58,18 +69,37 @@ enum State {
     Open,
     /// Before an item of a list.
     Item,
-    Object(Object),
+    /// In a call by itself.
+    Call(Box<Written>),
     /// Before a call that begins with its name.
     Head,
     Name,
     Arguments(Value),
     /// Behind the arguments of a call that began with its name.
     Tail,
-    /// Behind an object.
+    /// Behind a call by itself.
     Behind,
     Close,
     /// It was a call, and went wrong: all up to the closing mark is passed over.
     Broken,
+}
+
+/// A call by itself, by how it is written.
+#[derive(Debug)]
+enum Written {
+    Object(Object),
+    Tagged(Tagged),
+    Literal(Literal),
+}
+
+impl Written {
+    fn take(&mut self, text: &str, told: &mut Vec<Told>) -> Option<usize> {
+        match self {
+            Self::Object(object) => object.take(text, told),
+            Self::Tagged(tagged) => tagged.take(text, told),
+            Self::Literal(literal) => literal.take(text, told),
+        }
+    }
 }
 
 /// Whether text begins with something, white space aside.
@@ -93,7 +123,7 @@ fn begins(text: &str, with: &str) -> Match {
 }
 
 /// Where text ends with what may be the beginning of `mark`.
-fn partial(text: &str, mark: &str) -> usize {
+pub(super) fn partial(text: &str, mark: &str) -> usize {
     let longest = mark.len().saturating_sub(1).min(text.len());
     let start = (text.len() - longest..text.len())
         .find(|&at| text.is_char_boundary(at) && mark.starts_with(&text[at..]));
@@ -101,8 +131,8 @@ fn partial(text: &str, mark: &str) -> usize {
 }
 
 impl Reader {
-    /// Of a reply that may call the tools of these names in this format.
-    pub(in crate::serve) fn new(format: &'static Format, names: Vec<String>) -> Self {
+    /// Of a reply that may call these tools in this format.
+    pub(in crate::serve) fn new(format: &'static Format, tools: Vec<Signature>) -> Self {
         Self {
             format: Some(format),
             state: if format.bare {
@@ -110,7 +140,8 @@ impl Reader {
             } else {
                 State::Text
             },
-            ..Self::text(names)
+            hidden: format.passed_over.iter().map(|&mark| mark.into()).collect(),
+            ..Self::text(tools)
         }
     }
 
@@ -119,10 +150,13 @@ impl Reader {
         Self::text(Vec::new())
     }
 
-    fn text(names: Vec<String>) -> Self {
+    fn text(tools: Vec<Signature>) -> Self {
         Self {
             format: None,
-            names,
+            thinker: None,
+            thought: String::new(),
+            tools,
+            hidden: Vec::new(),
             state: State::Text,
             held: String::new(),
             raw: String::new(),
@@ -133,9 +167,20 @@ impl Reader {
         }
     }
 
-    /// What it said, and the calls.
-    pub(in crate::serve) fn into_parts(self) -> (String, Vec<Call>) {
-        (self.said, self.calls)
+    /// The same of a reply that may think before.
+    pub(in crate::serve) fn thinking(mut self, thoughts: Option<Thoughts>) -> Self {
+        self.thinker = thoughts.map(Thinker::new);
+        self
+    }
+
+    /// Whether it thinks.
+    pub(in crate::serve) fn thinks(&self) -> bool {
+        self.thinker.as_ref().is_some_and(Thinker::is_within)
+    }
+
+    /// What it thought, what it said, and the calls.
+    pub(in crate::serve) fn into_parts(self) -> (String, String, Vec<Call>) {
+        (self.thought, self.said, self.calls)
     }
 
     /// How many calls are whole.
@@ -146,18 +191,67 @@ impl Reader {
     /// What is certain with more of the text.
     pub(in crate::serve) fn push(&mut self, text: &str) -> Vec<Piece> {
         let mut out = Vec::new();
+        let parts = self.thinker.as_mut().map(|thinker| thinker.push(text));
+        match parts {
+            Some(parts) => self.push_parts(parts, &mut out),
+            None => self.push_text(text, &mut out),
+        }
+        out
+    }
+
+    fn push_parts(&mut self, (thought, text): (String, String), out: &mut Vec<Piece>) {
+        if !thought.is_empty() {
+            self.thought.push_str(&thought);
+            out.push(Piece::Thought(thought));
+        }
+        self.push_text(&text, out);
+    }
+
+    fn push_text(&mut self, text: &str, out: &mut Vec<Piece>) {
+        if text.is_empty() {
+            return;
+        }
         let Some(format) = self.format else {
-            self.say(text.to_owned(), &mut out);
-            return out;
+            self.say(text.to_owned(), out);
+            return;
         };
         self.held.push_str(text);
-        while self.step(format, &mut out) {}
+        while self.step(format, out) {}
+    }
+
+    /// The same with a mark that came as a token, and is no text.
+    pub(in crate::serve) fn push_mark(&mut self, mark: &str) -> Vec<Piece> {
+        let mut out = Vec::new();
+        let call = self.format.map_or("", |format| format.open);
+        let thinker = self.thinker.as_mut();
+        if let Some(parts) = thinker.and_then(|thinker| thinker.push_mark(mark, call)) {
+            self.push_parts(parts, &mut out);
+            return out;
+        }
+        let Some(format) = self.format else {
+            return out;
+        };
+        let outside = match self.state {
+            State::Text => true,
+            State::Open => format.bare && self.raw.is_empty(),
+            _ => false,
+        };
+        if format.passed_over.contains(&mark) || outside && !format.open.contains(mark) {
+            return out;
+        }
+        if self.hidden.iter().all(|known| known != mark) {
+            self.hidden.push(mark.to_owned());
+        }
+        self.push_text(mark, &mut out);
         out
     }
 
     /// What is certain with the end. A reply that was `cut` in a call is not taken for text.
     pub(in crate::serve) fn finish(&mut self, cut: bool) -> Vec<Piece> {
         let mut out = Vec::new();
+        if let Some(mut thinker) = self.thinker.take() {
+            self.push_parts(thinker.finish(), &mut out);
+        }
         let Some(format) = self.format else {
             return out;
         };
@@ -185,7 +279,12 @@ impl Reader {
         out
     }
 
-    fn say(&mut self, text: String, out: &mut Vec<Piece>) {
+    fn say(&mut self, mut text: String, out: &mut Vec<Piece>) {
+        for mark in &self.hidden {
+            if text.contains(mark) {
+                text = text.replace(mark, "");
+            }
+        }
         if !text.is_empty() {
             self.said.push_str(&text);
             out.push(Piece::Text(text));
@@ -205,14 +304,14 @@ impl Reader {
     fn step(&mut self, format: &'static Format, out: &mut Vec<Piece>) -> bool {
         match &mut self.state {
             State::Text => return self.read_text(format, out),
-            State::Object(object) => {
+            State::Call(written) => {
                 let mut told = Vec::new();
-                let taken = object.take(&self.held, &mut told);
+                let taken = written.take(&self.held, &mut told);
                 self.consume(taken.unwrap_or_default());
                 for one in told {
                     match one {
                         Told::Name(name) => {
-                            if !self.begin(name, out) {
+                            if !self.begin(name, None, out) {
                                 return self.fail(out);
                             }
                         }
@@ -220,6 +319,11 @@ impl Reader {
                         Told::End => {
                             self.whole += 1;
                             self.state = State::Behind;
+                            return true;
+                        }
+                        Told::Closed => {
+                            self.whole += 1;
+                            self.state = State::Text;
                             return true;
                         }
                     }
@@ -254,9 +358,13 @@ impl Reader {
                     // No name is as long.
                     return self.held.len() > 1024 && self.fail(out);
                 };
-                let name = self.held[..at].to_owned();
+                let written = self.held[..at].trim().to_owned();
                 self.consume(at + middle.len());
-                if !self.begin(name.trim().to_owned(), out) {
+                let numbered = format.ids == Ids::Numbered;
+                let parts = written.rsplit_once(':').filter(|_| numbered);
+                let name = parts.map_or(&*written, |(name, _)| name).to_owned();
+                let id = parts.map(|_| format!("functions.{written}"));
+                if !self.begin(name, id, out) {
                     return self.fail(out);
                 }
                 self.state = State::Arguments(Value::default());
@@ -309,6 +417,9 @@ impl Reader {
         }
         let certain = self.held.trim_end().len();
         let certain = certain.min(partial(&self.held, mark));
+        let others = format.passed_over.iter();
+        let others = others.map(|other| partial(&self.held, other));
+        let certain = others.fold(certain, usize::min);
         let certain = self.held[..certain].trim_end().len();
         let rest = self.held.split_off(certain);
         let text = std::mem::replace(&mut self.held, rest);
@@ -333,9 +444,19 @@ impl Reader {
                 (State::Open, Body::Object { name, arguments }) => {
                     return self.expect_object(name, arguments, None, out);
                 }
-                (State::Open, Body::List { .. }) => (("[", State::Item), None),
+                (State::Open, Body::List { .. } | Body::Literals(_)) => (("[", State::Item), None),
+                (State::Open, Body::Tagged(_) | Body::Literal(_)) => {
+                    return self.expect_call(format);
+                }
                 (State::Item, Body::List { name, arguments }) => {
                     return self.expect_object(name, arguments, Some(("]", State::Close)), out);
+                }
+                (State::Item, Body::Literals(_)) => match begins(&self.held, "]") {
+                    Match::No => return self.expect_call(format),
+                    _ => (("]", State::Close), None),
+                },
+                (State::Behind, Body::Tagged(tags)) if !tags.name[0].is_empty() => {
+                    return self.expect_another(format, tags.name[0], out);
                 }
                 (State::Open, Body::Named { .. }) => {
                     self.state = State::Head;
@@ -353,7 +474,7 @@ impl Reader {
                     };
                     ((after, next), None)
                 }
-                (State::Behind, Body::List { .. }) => {
+                (State::Behind, body) if body.is_list() => {
                     ((",", State::Item), Some(("]", State::Close)))
                 }
                 _ => (close, None),
@@ -381,7 +502,12 @@ impl Reader {
         if count == 0 {
             self.state = match format.body {
                 Body::Object { name, arguments } => {
-                    State::Object(Object::new(name, arguments, true))
+                    let object = Object::new(name, arguments, true);
+                    State::Call(Box::new(Written::Object(object)))
+                }
+                Body::Literals(_) if first.starts_with('[') => {
+                    self.consume(1);
+                    State::Item
                 }
                 _ => State::Text,
             };
@@ -402,7 +528,8 @@ impl Reader {
             Match::Yes(count) => {
                 self.consume(count - 1);
                 let bare = self.format.is_some_and(|format| format.bare);
-                self.state = State::Object(Object::new(name, arguments, bare));
+                let object = Object::new(name, arguments, bare);
+                self.state = State::Call(Box::new(Written::Object(object)));
                 true
             }
             Match::Wait => false,
@@ -410,6 +537,39 @@ impl Reader {
                 Some(or) => self.choose(or, None, out),
                 None => self.fail(out),
             },
+        }
+    }
+
+    /// A call that tells by itself whether it is one.
+    fn expect_call(&mut self, format: &'static Format) -> bool {
+        let tools = self.tools.clone();
+        let written = match format.body {
+            Body::Tagged(tags) => Written::Tagged(Tagged::new(tags, format.close, tools)),
+            Body::Literal(notation) | Body::Literals(notation) => {
+                Written::Literal(Literal::new(notation, tools))
+            }
+            _ => return false,
+        };
+        self.state = State::Call(Box::new(written));
+        true
+    }
+
+    /// Behind a call: the closing mark, or one more call.
+    fn expect_another(
+        &mut self,
+        format: &'static Format,
+        next: &str,
+        out: &mut Vec<Piece>,
+    ) -> bool {
+        match (begins(&self.held, format.close), begins(&self.held, next)) {
+            (Match::Yes(count), _) => {
+                self.consume(count);
+                self.state = State::Text;
+                true
+            }
+            (_, Match::Yes(_)) => self.expect_call(format),
+            (Match::Wait, _) | (_, Match::Wait) => false,
+            (Match::No, Match::No) => self.fail(out),
         }
     }
 
@@ -451,12 +611,14 @@ impl Reader {
     }
 
     /// Whether a tool of this name may be called; it is told then.
-    fn begin(&mut self, name: String, out: &mut Vec<Piece>) -> bool {
-        if !self.names.contains(&name) {
+    fn begin(&mut self, name: String, id: Option<String>, out: &mut Vec<Piece>) -> bool {
+        if !self.tools.iter().any(|tool| tool.name == name) {
             return false;
         }
-        let short = self.format.is_some_and(|format| format.short_ids);
-        let (number, id) = (self.calls.len(), call_id(short));
+        let number = self.calls.len();
+        let ids = self.format.map_or(Ids::Long, |format| format.ids);
+        let own = id.filter(|id| self.calls.iter().all(|call| call.id != *id));
+        let id = own.unwrap_or_else(|| call_id(ids, &name, number));
         self.calls.push(Call {
             id: id.clone(),
             name: name.clone(),
@@ -477,10 +639,14 @@ impl Reader {
 }
 
 /// An id that no other call has.
-fn call_id(short: bool) -> String {
+fn call_id(ids: Ids, name: &str, number: usize) -> String {
     const DIGITS: &[u8; 36] = b"0123456789abcdefghijklmnopqrstuvwxyz";
     let mut random = RandomState::new().hash_one(0);
-    let mut id = String::from(if short { "" } else { "call_" });
+    let mut id = match ids {
+        Ids::Long => "call_".to_owned(),
+        Ids::Short => String::new(),
+        Ids::Numbered => return format!("functions.{name}:{number}"),
+    };
     for _ in 0..9 {
         id.push(char::from(DIGITS[(random % 36) as usize]));
         random /= 36;

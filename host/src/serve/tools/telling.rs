@@ -25,6 +25,22 @@ pub(super) fn by_template(messages: &mut [ChatMessage], format: &Format) {
     }
 }
 
+/// What was thought before, by the name that the template has for it.
+pub(super) fn thoughts(messages: &mut [ChatMessage], template: &str) {
+    let known = |name: &str| template.contains(name);
+    let name = match () {
+        () if known("reasoning_content") => return,
+        () if known(".thinking") || known("'thinking'") || known("\"thinking\"") => "thinking",
+        () if known(".reasoning") => "reasoning",
+        () => return,
+    };
+    for message in messages {
+        if let Some(thought) = message.extra.remove("reasoning_content") {
+            message.extra.insert(name.to_owned(), thought);
+        }
+    }
+}
+
 /// Calls and results as messages that every template takes.
 pub(super) fn by_messages(messages: &mut Vec<ChatMessage>) {
     let mut plain: Vec<ChatMessage> = Vec::new();

@@ -120,6 +120,13 @@ impl EchoBackend {
     }
 }
 
+/// What a model's file says behind `template: `: which family it is taken for.
+fn template(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let given = text.strip_prefix("template: ");
+    given.unwrap_or("{role}: {content}\\n").to_owned()
+}
+
 fn behaviour(name: &str, context: &Context) -> std::result::Result<Behaviour, String> {
     let names = |key: &str, value: &Value| -> std::result::Result<Vec<String>, String> {
         serde_json::from_value(value.clone())
@@ -228,7 +235,7 @@ impl Backend for EchoBackend {
             context_length: CONTEXT,
             loaded_context: 0,
             vocabulary: u64::from(VOCABULARY),
-            chat_template: Some("{role}: {content}\\n".into()),
+            chat_template: Some(template(path)),
             unsupported: None,
             details: vec![("layers".into(), "0".into())],
             metadata: vec![("general.architecture".into(), "echo".into())],

@@ -55,6 +55,20 @@ fn item(value: &Value, place: &str, all: &mut Conversation) -> Result<(), Proble
             })?;
             all.call(part("call_id")?, part("name")?, &arguments);
         }
+        Some("reasoning") => {
+            for name in ["content", "summary"] {
+                let parts = value[name].as_array().filter(|parts| !parts.is_empty());
+                let Some(parts) = parts else {
+                    continue;
+                };
+                for (index, part) in parts.iter().enumerate() {
+                    let place = format!("{place}.{name}[{index}].text");
+                    let text = part["text"].as_str();
+                    all.think(text.ok_or_else(|| Problem::field(place, "expected a text"))?);
+                }
+                break;
+            }
+        }
         Some("function_call_output") => {
             let output = text(&value["output"], &format!("{place}.output"))?;
             all.result(part("call_id")?, None, output)
@@ -111,6 +125,7 @@ mod tests {
                 { "role": "user", "content": [{ "type": "input_text", "text": "a" }, { "type": "input_text", "text": "b" }] },
                 { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
                   "content": [{ "type": "output_text", "text": "c", "annotations": [] }] },
+                { "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "hm" }] },
                 { "type": "function_call", "id": "fc_1", "call_id": "1", "name": "f", "arguments": "{\"x\":1}" },
                 { "type": "function_call_output", "call_id": "1", "output": "2" },
             ],
@@ -129,6 +144,7 @@ mod tests {
                 ("tool", "2")
             ]
         );
+        assert_eq!(messages[2].extra["reasoning_content"], "hm");
         assert_eq!(
             messages[2].extra["tool_calls"][0]["function"]["arguments"]["x"],
             1
@@ -154,8 +170,12 @@ mod tests {
                 "`input[0].content[0]`: can't be honoured",
             ),
             (
-                json!([{ "type": "reasoning", "summary": [] }]),
-                "`input[0]`: can't be honoured: an item of the type `reasoning`",
+                json!([{ "type": "reasoning", "summary": [{}] }]),
+                "`input[0].summary[0].text`: expected a text",
+            ),
+            (
+                json!([{ "type": "web_search_call" }]),
+                "`input[0]`: can't be honoured: an item of the type `web_search_call`",
             ),
             (
                 json!([{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{" }]),

@@ -24,12 +24,21 @@ pub(super) struct Events {
 
 /// The item that is open.
 enum Open {
+    Thought { id: String, text: String },
     Message { id: String, text: String },
     Call { id: String, call: Call },
 }
 
 fn message(id: &str, status: &str, content: &[Value]) -> Value {
     json!({ "id": id, "type": "message", "status": status, "role": "assistant", "content": content })
+}
+
+fn thought(id: &str, status: &str, content: &[Value]) -> Value {
+    json!({ "id": id, "type": "reasoning", "status": status, "summary": [], "content": content })
+}
+
+fn thought_part(text: &str) -> Value {
+    json!({ "type": "reasoning_text", "text": text })
 }
 
 fn part(text: &str, logprobs: &[Value]) -> Value {
@@ -79,6 +88,7 @@ impl Events {
         self.close("completed", events);
         let index = self.output.len();
         let (id, item) = match &open {
+            Open::Thought { id, .. } => (id.clone(), thought(id, "in_progress", &[])),
             Open::Message { id, .. } => (id.clone(), message(id, "in_progress", &[])),
             Open::Call { id, call } => (id.clone(), function_call(id, "in_progress", call)),
         };
@@ -87,8 +97,14 @@ impl Events {
             json!({ "output_index": index, "item": item }),
             events,
         );
-        if matches!(open, Open::Message { .. }) {
-            let data = json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part("", &[]) });
+        let first = match open {
+            Open::Message { .. } => Some(part("", &[])),
+            Open::Thought { .. } => Some(thought_part("")),
+            Open::Call { .. } => None,
+        };
+        if let Some(part) = first {
+            let data =
+                json!({ "item_id": id, "output_index": index, "content_index": 0, "part": part });
             self.event("content_part.added", data, events);
         }
         self.open = Some(open);
@@ -98,6 +114,19 @@ impl Events {
         let index = self.output.len();
         let item = match self.open.take() {
             None => return,
+            Some(Open::Thought { id, text }) => {
+                let part = thought_part(&text);
+                for (kind, name, value) in [
+                    ("reasoning_text.done", "text", json!(text)),
+                    ("content_part.done", "part", part.clone()),
+                ] {
+                    let mut done =
+                        json!({ "item_id": id, "output_index": index, "content_index": 0 });
+                    done[name] = value;
+                    self.event(kind, done, events);
+                }
+                thought(&id, status, &[part])
+            }
             Some(Open::Message { id, text }) => {
                 let logprobs = std::mem::take(&mut self.tokens);
                 let place = json!({ "item_id": id, "output_index": index, "content_index": 0 });
@@ -146,6 +175,20 @@ impl Events {
                 });
                 self.tokens.extend(told);
                 self.event("output_text.delta", data, events);
+            }
+            Piece::Thought(delta) => {
+                if !matches!(self.open, Some(Open::Thought { .. })) {
+                    let (id, text) = (id("rs_"), String::new());
+                    self.open(Open::Thought { id, text }, events);
+                }
+                let index = self.output.len();
+                if let Some(Open::Thought { id, text }) = &mut self.open {
+                    text.push_str(&delta);
+                    let data = json!({
+                        "item_id": id, "output_index": index, "content_index": 0, "delta": delta,
+                    });
+                    self.event("reasoning_text.delta", data, events);
+                }
             }
             Piece::Begun { id: call, name, .. } => {
                 let call = Call {
@@ -208,6 +251,9 @@ impl Render for Events {
             return Value::Null;
         };
         let mut events = Vec::new();
+        if !answer.thought.is_empty() {
+            self.piece(Piece::Thought(answer.thought.clone()), &[], &mut events);
+        }
         self.piece(Piece::Text(answer.text.clone()), &[], &mut events);
         let tokens: Vec<&[TokenLogprob]> =
             answer.reply.logprobs.iter().map(Vec::as_slice).collect();

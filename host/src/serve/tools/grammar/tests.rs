@@ -22,6 +22,7 @@ fn grammar(format: &str, calls: Calls, held: Option<&Held>) -> Grammar {
         &tools,
         calls,
         held,
+        None,
     )
     .unwrap()
 }
@@ -129,11 +130,11 @@ fn every_family_is_held_to_what_its_reader_reads() {
         // What begins with a call is one; else this family's calls are text.
         assert!(takes(&free, &said), "{format}: {}", free.source);
         assert!(!takes(&must, &said) && !takes(&must, ""), "{format}");
-        let mut reader =
-            crate::serve::tools::Reader::new(formats::named(format), vec!["f".into(), "g".into()]);
+        let signatures = tools().iter().map(Tool::signature).collect();
+        let mut reader = crate::serve::tools::Reader::new(formats::named(format), signatures);
         reader.push(two);
         reader.finish(false);
-        let (text, calls) = reader.into_parts();
+        let (_, text, calls) = reader.into_parts();
         let calls: Vec<&str> = calls.iter().map(|call| call.arguments.as_str()).collect();
         assert_eq!(
             (text.as_str(), &calls[..]),
@@ -166,7 +167,8 @@ fn a_format_may_stand_beside_calls() {
             &mut Marks::of(None),
             &tools,
             FREE,
-            Some(&lark)
+            Some(&lark),
+            None
         )
         .is_err()
     );
@@ -181,4 +183,299 @@ fn engines_without_lark_get_a_schema() {
     assert!(takes(&grammar, r#"{"name": "g", "arguments": {}}"#));
     assert!(!takes(&grammar, r#"{"name": "f", "arguments": {"a": 10}}"#));
     assert!(!takes(&grammar, r#"{"name": "h", "arguments": {}}"#));
+}
+
+/// One call of `f` with the 1 in it, and a call of `g` behind it.
+const OTHERS: &[(&str, &str, &str)] = &[
+    (
+        "qwen-3-coder",
+        "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n<parameter=t>\nx y</parameter\n</parameter>\n</function>\n</tool_call>",
+        "\n<tool_call>\n<function=g>\n</function>\n</tool_call>",
+    ),
+    (
+        "glm, in lines",
+        "<tool_call>f\n<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n<arg_key>t</arg_key>\n<arg_value>x y</arg_value>\n</tool_call>",
+        "\n<tool_call>g\n</tool_call>",
+    ),
+    (
+        "glm",
+        "<tool_call>f<arg_key>a</arg_key><arg_value>1</arg_value><arg_key>t</arg_key><arg_value>x y</arg_value></tool_call>",
+        "<tool_call>g</tool_call>",
+    ),
+    (
+        "kimi-k2",
+        "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{\"a\": 1, \"t\": \"x y\"}<|tool_call_end|>",
+        "<|tool_call_begin|>functions.g:1<|tool_call_argument_begin|>{}<|tool_call_end|>",
+    ),
+    (
+        "functiongemma",
+        "<start_function_call>call:f{a:1,t:<escape>x y<escape>}<end_function_call>",
+        "<start_function_call>call:g{}<end_function_call>",
+    ),
+    (
+        "gemma-4",
+        "<|tool_call>call:f{a:1,t:<|\"|>x y<|\"|>}<tool_call|>",
+        "<|tool_call>call:g{}<tool_call|>",
+    ),
+];
+
+/// The same of formats with marks around all calls: what is before, the calls, and what is between and behind.
+const TOGETHER: &[(&str, &str, &str, &str, &str, &str)] = &[
+    (
+        "minimax-m2",
+        "<minimax:tool_call>\n",
+        "<invoke name=\"f\">\n<parameter name=\"a\">1</parameter>\n<parameter name=\"t\">x y</parameter>\n</invoke>",
+        "\n",
+        "<invoke name=\"g\">\n</invoke>",
+        "\n</minimax:tool_call>",
+    ),
+    (
+        "deepseek-3.2",
+        "<｜DSML｜function_calls>\n",
+        "<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"false\">1</｜DSML｜parameter>\n<｜DSML｜parameter name=\"t\" string=\"true\">x y</｜DSML｜parameter>\n</｜DSML｜invoke>",
+        "\n",
+        "<｜DSML｜invoke name=\"g\">\n</｜DSML｜invoke>",
+        "\n</｜DSML｜function_calls>",
+    ),
+    (
+        "lfm-2",
+        "<|tool_call_start|>[",
+        "f(a=1, t=\"x y\")",
+        ", ",
+        "g()",
+        "]<|tool_call_end|>",
+    ),
+    ("python", "[", "f(a=1, t=\"x y\")", ", ", "g()", "]"),
+];
+
+#[test]
+fn families_that_write_no_json_are_held_to_what_their_readers_read() {
+    let mut all: Vec<(&str, String, String)> = Vec::new();
+    for (format, one, more) in OTHERS {
+        let end = if *format == "kimi-k2" {
+            "<|tool_calls_section_end|>"
+        } else {
+            ""
+        };
+        all.push((*format, format!("{one}{end}"), format!("{one}{more}{end}")));
+    }
+    for (format, before, one, between, more, behind) in TOGETHER {
+        let two = format!("{before}{one}{between}{more}{behind}");
+        all.push((*format, format!("{before}{one}{behind}"), two));
+    }
+    let number = json!({ "$ref": "#/$defs/n" });
+    let schema = json!({ "type": "object", "properties": { "a": number, "t": { "type": "string" }, "on": { "type": "boolean" } },
+        "required": ["a"], "additionalProperties": false, "$defs": { "n": { "type": "integer", "maximum": 9 } } });
+    let mut tools = tools();
+    tools[0].parameters = Some(schema);
+    let offered: Vec<&Tool> = tools.iter().collect();
+    for (name, one, two) in &all {
+        let format = formats::named(name);
+        let grammar =
+            |calls| of(format, &mut Marks::of(None), &offered, calls, None, None).unwrap();
+        let (free, must, single) = (grammar(FREE), grammar(MUST), grammar(ONE));
+        for grammar in [&free, &must, &single] {
+            let source = &grammar.source;
+            assert!(takes(grammar, one), "{name}: {one}\n{source}");
+            assert_eq!(
+                takes(grammar, two),
+                *grammar != single,
+                "{name}: {two}\n{source}"
+            );
+            for more in ["10", "x"] {
+                let wrong = one.replacen('1', more, 1);
+                assert!(!takes(grammar, &wrong), "{name}: {wrong}\n{source}");
+            }
+            assert_eq!(
+                takes(grammar, "No tool helps."),
+                *grammar == free,
+                "{name}: {source}"
+            );
+        }
+        assert!(
+            takes(&free, &format!("Let me see. {one}")),
+            "{name}: {}",
+            free.source
+        );
+        assert!(!takes(&must, ""), "{name}");
+        let mut reader =
+            crate::serve::tools::Reader::new(format, tools.iter().map(Tool::signature).collect());
+        reader.push(two);
+        reader.finish(false);
+        let (_, text, calls) = reader.into_parts();
+        let calls: Vec<Value> = calls
+            .iter()
+            .map(|call| serde_json::from_str(&call.arguments).unwrap())
+            .collect();
+        assert_eq!(text, "", "{name}");
+        assert_eq!(calls[0]["a"], 1, "{name}");
+        assert!(calls[0]["t"].as_str().unwrap().starts_with("x y"), "{name}");
+        assert_eq!(calls[1], json!({}), "{name}");
+    }
+}
+
+#[test]
+fn parameters_of_every_kind_are_held_to() {
+    let schema = json!({ "type": "object", "properties": {
+        "on": { "type": "boolean" },
+        "unit": { "enum": ["c", "f", 1] },
+        "short": { "type": "string", "maxLength": 3 },
+        "maybe": { "type": ["integer", "null"] },
+        "all": { "type": "array", "items": { "$ref": "#/properties/on" } },
+    }, "required": ["unit"] });
+    let tool = Tool {
+        name: "f".into(),
+        description: None,
+        parameters: Some(schema),
+        place: String::new(),
+    };
+    let free = Tool {
+        name: "g".into(),
+        description: None,
+        parameters: Some(json!({ "type": "object" })),
+        place: String::new(),
+    };
+    let offered = [&tool, &free];
+    for (name, right, wrong) in [
+        (
+            "python",
+            &[
+                "[f(on=True, unit=\"c\")]",
+                "[f(unit=1, maybe=None)]",
+                "[f(unit=\"f\", short=\"abc\", maybe=7, all=[true, false])]",
+                "[g()]",
+                "[g(x=[1], y=\"z\")]",
+            ][..],
+            &[
+                "[f()]",
+                "[f(on=True)]",
+                "[f(unit=\"d\")]",
+                "[f(unit=\"c\", on=True)]",
+                "[f(unit=\"c\", short=\"abcd\")]",
+                "[f(unit=\"c\", maybe=\"x\")]",
+            ][..],
+        ),
+        (
+            "functiongemma",
+            &[
+                "<start_function_call>call:f{on:true,unit:<escape>c<escape>}<end_function_call>",
+                "<start_function_call>call:f{unit:1,short:<escape>abc<escape>,maybe:null,all:[true]}<end_function_call>",
+                "<start_function_call>call:g{x:{y:<escape>}<escape>}}<end_function_call>",
+            ],
+            &[
+                "<start_function_call>call:f{}<end_function_call>",
+                "<start_function_call>call:f{unit:<escape>d<escape>}<end_function_call>",
+                "<start_function_call>call:f{unit:1,short:<escape>abcd<escape>}<end_function_call>",
+            ],
+        ),
+        (
+            "glm",
+            &[
+                "<tool_call>f<arg_key>unit</arg_key><arg_value>c</arg_value><arg_key>all</arg_key><arg_value>[true]</arg_value></tool_call>",
+                "<tool_call>g<arg_key>x</arg_key><arg_value>any thing</arg_value></tool_call>",
+                "<tool_call>g</tool_call>",
+            ],
+            &[
+                "<tool_call>f</tool_call>",
+                "<tool_call>f<arg_key>unit</arg_key><arg_value>d</arg_value></tool_call>",
+                "<tool_call>f<arg_key>unit</arg_key><arg_value>c</arg_value><arg_key>short</arg_key><arg_value>abcd</arg_value></tool_call>",
+                "<tool_call>f<arg_key>unit</arg_key><arg_value>c</arg_value><arg_key>all</arg_key><arg_value>[1]</arg_value></tool_call>",
+            ],
+        ),
+    ] {
+        let grammar = of(
+            formats::named(name),
+            &mut Marks::of(None),
+            &offered,
+            MUST,
+            None,
+            None,
+        )
+        .unwrap();
+        for text in right {
+            assert!(takes(&grammar, text), "{name}: {text}\n{}", grammar.source);
+        }
+        for text in wrong {
+            assert!(!takes(&grammar, text), "{name}: {text}\n{}", grammar.source);
+        }
+    }
+}
+
+#[test]
+fn thoughts_come_before_what_is_held() {
+    let marks = crate::serve::tools::thoughts::of_template("</think>").unwrap();
+    let (opened, open) = (
+        Thoughts::after(marks, "<think>"),
+        Thoughts::after(marks, ""),
+    );
+    let number = Held {
+        to: To::Schema(json!({ "type": "integer", "maximum": 7 })),
+        field: "response_format",
+        place: "",
+    };
+    let word = Held {
+        to: To::Regex("a+/b".into()),
+        ..number.clone()
+    };
+    let tools = tools();
+    let tools: Vec<&Tool> = tools.iter().collect();
+    let call = "<tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+    for (thoughts, before, others) in [
+        (opened, "Hm, {7}.</think>\n\n", ["", "Hm. "]),
+        (
+            open,
+            "<think>\nHm, {8}.\n</think>\n\n",
+            ["Hm, {7}.</think>\n\n", "<think>Hm. "],
+        ),
+    ] {
+        let held = |held: &Held| super::held(&mut Marks::of(None), thoughts, held).unwrap();
+        let calls = |calls| {
+            let hermes = formats::named("hermes");
+            of(
+                hermes,
+                &mut Marks::of(None),
+                &tools,
+                calls,
+                None,
+                Some(thoughts),
+            )
+            .unwrap()
+        };
+        let (held, words, must, free) = (held(&number), held(&word), calls(MUST), calls(FREE));
+        for (grammar, right, wrong) in [
+            (&held, "7", "8"),
+            (&words, "aa/b", "b"),
+            (&must, call, "No."),
+        ] {
+            let source = &grammar.source;
+            assert!(
+                takes(grammar, &format!("{before}{right}")),
+                "{before}{right}: {source}"
+            );
+            assert!(
+                !takes(grammar, &format!("{before}{wrong}")),
+                "{before}{wrong}: {source}"
+            );
+            assert_eq!(takes(grammar, right), !thoughts.opened, "{right}: {source}");
+            for other in others.iter().filter(|other| !other.is_empty()) {
+                assert!(
+                    !takes(grammar, &format!("{other}{right}")),
+                    "{other}{right}: {source}"
+                );
+            }
+        }
+        for said in ["No.", call, &format!("Well. {call}")] {
+            assert!(
+                takes(&free, &format!("{before}{said}")),
+                "{said}: {}",
+                free.source
+            );
+        }
+        let wrong = call.replace("\"g\"", "\"h\"");
+        assert!(
+            !takes(&free, &format!("{before}{wrong}")),
+            "{}",
+            free.source
+        );
+    }
 }
