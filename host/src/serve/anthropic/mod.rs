@@ -4,11 +4,12 @@ mod conversation;
 mod stream;
 
 use super::calls::{Stop, call};
-use super::errors::Problem;
+use super::errors::{Dialect, Problem};
 use super::fields::{self, Asked, Endpoint};
 use super::generation::{Answer, Job};
 use super::http::{self, App, Shared};
 use super::models::find;
+use super::ollama::timestamp;
 use super::tools::Plan;
 use super::{reply, tokens};
 use crate::registry::Model;
@@ -17,6 +18,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use backplane_plugin_api::types::{ChatRequest, FinishReason};
 use serde_json::{Value, json};
+use std::time::{Duration, SystemTime};
 use stream::Message;
 
 /// The header with the version of the API.
@@ -36,6 +38,29 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Result<Respo
     let stream = asked.stream;
     let jobs = vec![Job::chat(asked, request)];
     reply::send(&app, &served, jobs, stream, shape).await
+}
+
+/// Whether a request is one of Anthropic's clients, where its path does not tell.
+///
+/// # Errors
+/// It is, of a version that is not spoken.
+pub(super) fn asks(headers: &HeaderMap) -> Result<bool, Problem> {
+    let checked = check_version(headers);
+    checked.map_err(|problem| problem.of_dialect(Dialect::Anthropic))?;
+    Ok(headers.contains_key(VERSION))
+}
+
+/// A model, as it is served since so many seconds after 1970.
+pub(super) fn model(id: &str, since: u64) -> Value {
+    let since = SystemTime::UNIX_EPOCH + Duration::from_secs(since);
+    json!({ "type": "model", "id": id, "display_name": id, "created_at": timestamp(since) })
+}
+
+/// All models: one page.
+pub(super) fn models(all: Vec<(String, u64)>) -> Value {
+    let all: Vec<Value> = all.iter().map(|(id, since)| model(id, *since)).collect();
+    let id = |model: Option<&Value>| model.map(|model| model["id"].clone());
+    json!({ "first_id": id(all.first()), "last_id": id(all.last()), "has_more": false, "data": all })
 }
 
 /// Counts the tokens that a conversation gives the model.

@@ -8,6 +8,7 @@ mod time;
 pub(super) use embed::{embed, embeddings};
 pub(super) use models::{running, show, tags, version};
 pub(super) use reply::{chat, generate};
+pub(super) use time::timestamp;
 
 use super::errors::Problem;
 use super::fields::Asked;

@@ -9,7 +9,7 @@ pub(super) fn nanoseconds(seconds: f64) -> u64 {
 }
 
 /// A time in UTC, by RFC 3339.
-pub(super) fn timestamp(time: SystemTime) -> String {
+pub(in crate::serve) fn timestamp(time: SystemTime) -> String {
     let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
     let (seconds, micros) = (since.as_secs(), since.subsec_micros());
     let (days, second) = (seconds / 86_400, seconds % 86_400);

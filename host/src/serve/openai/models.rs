@@ -1,11 +1,12 @@
-//! `GET /v1/models`.
+//! `GET /v1/models`, in OpenAI's shape, and for clients of Anthropic's in theirs.
 
-use crate::serve::errors::Problem;
+use crate::serve::anthropic;
+use crate::serve::errors::{Dialect, Problem};
 use crate::serve::http::{self, App, Shared};
 use crate::serve::models::{Served, find};
 use crate::serve::operator::blocking;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
 use serde_json::{Value, json};
 
@@ -21,8 +22,22 @@ fn model(app: &App, served: &Served) -> Value {
 }
 
 /// Every model that may be asked for.
-pub(in crate::serve) async fn list(State(app): Shared) -> Result<Response, Problem> {
+pub(in crate::serve) async fn list(
+    State(app): Shared,
+    headers: HeaderMap,
+) -> Result<Response, Problem> {
+    let theirs = anthropic::asks(&headers)?;
     blocking(move || {
+        if theirs {
+            let all = app
+                .models
+                .iter()
+                .map(|served| (served.id.clone(), app.started));
+            return Ok(http::json(
+                StatusCode::OK,
+                &anthropic::models(all.collect()),
+            ));
+        }
         let data = app.models.iter().map(|served| model(&app, &served));
         let answer = json!({ "object": "list", "data": data.collect::<Vec<_>>() });
         Ok(http::json(StatusCode::OK, &answer))
@@ -33,10 +48,18 @@ pub(in crate::serve) async fn list(State(app): Shared) -> Result<Response, Probl
 /// One of them.
 pub(in crate::serve) async fn show(
     State(app): Shared,
+    headers: HeaderMap,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
+    let theirs = anthropic::asks(&headers)?;
     blocking(move || {
-        let served = find(&app.models, &id)?;
+        let served = find(&app.models, &id);
+        if theirs {
+            let served = served.map_err(|problem| problem.of_dialect(Dialect::Anthropic))?;
+            let answer = anthropic::model(&served.id, app.started);
+            return Ok(http::json(StatusCode::OK, &answer));
+        }
+        let served = served?;
         Ok(http::json(StatusCode::OK, &model(&app, &served)))
     })
     .await
