@@ -27,7 +27,10 @@ use std::process::ExitCode;
 pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     let registry = registry(global)?.reloadable();
     let interrupt = Interrupt::catch(false)?;
-    let server = verb.server.as_deref().map(speaker::server).transpose()?;
+    let authorities = verb.trust.server_ca.as_deref();
+    let server = verb.server.as_deref();
+    let server = server.map(|url| speaker::server(url, authorities));
+    let server = server.transpose()?;
     let mut session = Session::new(global, &registry, interrupt, verb, server);
     if let Some(model) = &verb.model {
         session.load(model)?;

@@ -257,12 +257,22 @@ pub(crate) struct Run {
     /// Log probabilities of each token and of the N likeliest others
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::whole)]
     pub(crate) logprobs: Option<u32>,
-    /// Ask this running server, http://HOST:PORT, instead of loading the model here
+    /// Ask this running server, http://HOST:PORT or https://…, instead of loading the model here
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Trust,
     /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Which servers are believed, where one is asked by https.
+#[derive(Args, Debug)]
+pub(crate) struct Trust {
+    /// Trust the certificates in this file alone, as PEM, for --server https://… [default: those that this system trusts]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) server_ca: Option<PathBuf>,
 }
 
 /// `chat`.
@@ -272,9 +282,11 @@ pub(crate) struct Run {
     In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves."
 )]
 pub(crate) struct Chat {
-    /// Ask this running server, http://HOST:PORT, instead of loading the model here
+    /// Ask this running server, http://HOST:PORT or https://…, instead of loading the model here
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Trust,
     /// A path, or a name in the model folder; without it, /load one
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) model: Option<String>,

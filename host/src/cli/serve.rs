@@ -1,6 +1,6 @@
 //! `serve`, and asking a server to reload.
 
-use super::arguments::{Global, Ps, Reload, Serve, Stop};
+use super::arguments::{Global, Ps, Reload, Serve, Stop, Trust};
 use super::{output, registry, speaker, values};
 use crate::error::{Error, Result};
 use crate::serve::{Client, Notice, Resolved, ask_to_reload, serve as run};
@@ -26,7 +26,10 @@ pub(super) fn serve(global: &Global, verb: &Serve) -> Result<ExitCode> {
 }
 
 pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
-    let reloaded = ask_to_reload(&speaker::server(&verb.server)?)?;
+    let reloaded = ask_to_reload(&speaker::server(
+        &verb.server,
+        verb.trust.server_ca.as_deref(),
+    )?)?;
     if verb.json {
         output::json(&reloaded)?;
     } else {
@@ -37,9 +40,10 @@ pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
 }
 
 /// The server that is named, else the one of the settings.
-fn server(global: &Global, url: Option<&str>) -> Result<Client> {
+fn server(global: &Global, url: Option<&str>, trust: &Trust) -> Result<Client> {
+    let authorities = trust.server_ca.as_deref();
     if let Some(url) = url {
-        return speaker::server(url);
+        return speaker::server(url, authorities);
     }
     let registry = registry(global)?;
     let resolved = Resolved::of(&registry.manifest(), registry.folders(), &[])?;
@@ -47,11 +51,13 @@ fn server(global: &Global, url: Option<&str>) -> Result<Client> {
         let message = "by the settings the server takes any port that is free";
         Error::usage(message, "name the server by --server")
     })?;
-    speaker::server(&url)
+    // Its own certificate is as good as an authority's.
+    let own = resolved.options.tls_certificate.as_deref();
+    speaker::server(&url, authorities.or(own))
 }
 
 pub(super) fn ps(global: &Global, verb: &Ps) -> Result<ExitCode> {
-    let server = server(global, verb.server.as_deref())?;
+    let server = server(global, verb.server.as_deref(), &verb.trust)?;
     let answer = server.get("/admin/ps")?;
     if verb.json {
         output::json(&answer)?;
@@ -110,7 +116,7 @@ fn time(seconds: f64) -> String {
 }
 
 pub(super) fn stop(global: &Global, verb: &Stop) -> Result<ExitCode> {
-    let server = server(global, verb.server.as_deref())?;
+    let server = server(global, verb.server.as_deref(), &verb.trust)?;
     let body = json!({ "model": verb.model });
     let answer = server.post("/admin/stop", Some(&body))?;
     if verb.json {

@@ -5,7 +5,7 @@ use crate::registry::{Model, Reply};
 use crate::serve::Client;
 use backplane_plugin_api::sdk::Sink;
 use backplane_plugin_api::types::{ChatRequest, GenerateRequest, Metrics};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A model that can be talked to.
 #[derive(Clone, Debug)]
@@ -97,11 +97,17 @@ impl Speaker {
     }
 }
 
-/// The server at an address, with the key of this user's environment.
+/// The server at an address, with the key of this user's environment. By https it is to have a certificate of the authorities
+/// in a file, that of the environment where none is given.
 ///
 /// # Errors
-/// It is no address, or the key none.
-pub(crate) fn server(url: &str) -> Result<Client> {
+/// It is no address, the key none, or there is nobody to trust.
+pub(crate) fn server(url: &str, authorities: Option<&Path>) -> Result<Client> {
+    let of_user = std::env::var_os("BACKPLANE_SERVER_CA").filter(|file| !file.is_empty());
+    let of_user = of_user
+        .filter(|_| url.starts_with("https://"))
+        .map(PathBuf::from);
+    let authorities = authorities.or(of_user.as_deref());
     let key = match std::env::var("BACKPLANE_API_KEY") {
         Ok(key) => Some(key).filter(|key| !key.is_empty()),
         Err(std::env::VarError::NotPresent) => None,
@@ -112,7 +118,7 @@ pub(crate) fn server(url: &str) -> Result<Client> {
             ));
         }
     };
-    Client::new(url, key)
+    Client::new(url, key, authorities)
 }
 
 /// A text as a part of a path.

@@ -12,8 +12,13 @@ use backplane_plugin_api::types::{
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
+
+mod secure;
+
+use secure::Secure;
 
 /// Most bytes of an answer that is read whole, and of one event.
 const MOST: usize = 64 << 20;
@@ -28,20 +33,44 @@ pub struct Client {
     /// Host and port.
     authority: String,
     key: Option<String>,
+    /// `None` speaks plain HTTP.
+    secure: Option<Secure>,
 }
 
-type Raw<T> = std::result::Result<T, String>;
+/// Why a server does not answer.
+struct Silent {
+    why: String,
+    /// What would help; empty where it is not there at all.
+    action: &'static str,
+}
+
+impl From<String> for Silent {
+    fn from(why: String) -> Self {
+        Self { why, action: "" }
+    }
+}
+
+type Raw<T> = std::result::Result<T, Silent>;
 
 impl Client {
-    /// The server at `http://HOST:PORT`, with a key where it asks for one.
+    /// The server at `http://HOST:PORT` or `https://HOST[:PORT]`, with a key where it asks for one. By https the server is
+    /// to have a certificate of the authorities in a file, or else of one that this system trusts.
     ///
     /// # Errors
-    /// It is no such address, or the key can't stand in a header.
-    pub fn new(url: &str, key: Option<String>) -> Result<Self> {
-        let Some(authority) = authority(url) else {
+    /// It is no such address, the key can't stand in a header, or there is nobody to trust.
+    pub fn new(url: &str, key: Option<String>, authorities: Option<&Path>) -> Result<Self> {
+        let Some((secure, authority)) = authority(url) else {
             let message = format!("{url:?} is no address of a server");
-            return Err(Error::usage(message, "write it as http://127.0.0.1:8080"));
+            let action = "write it as http://127.0.0.1:8080, or https://example.com";
+            return Err(Error::usage(message, action));
         };
+        if authorities.is_some() && !secure {
+            let message = format!("{url} is asked without TLS");
+            return Err(Error::usage(
+                message,
+                "write it as https://, or leave --server-ca out",
+            ));
+        }
         let plain = |key: &String| key.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if key.as_ref().is_some_and(|key| !plain(key)) {
             let message = "the key of the server has characters that no header takes";
@@ -50,13 +79,23 @@ impl Client {
                 "write it without spaces and line ends",
             ));
         }
-        let authority = authority.to_owned();
-        Ok(Self { authority, key })
+        let host = authority.rsplit_once(':').map_or("", |(host, _)| host);
+        let secure = secure.then(|| Secure::new(host, authorities)).transpose()?;
+        Ok(Self {
+            authority,
+            key,
+            secure,
+        })
     }
 
     /// The address.
     pub fn url(&self) -> String {
-        format!("http://{}", self.authority)
+        let scheme = if self.secure.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        format!("{scheme}://{}", self.authority)
     }
 
     /// What is at a path, as JSON.
@@ -81,7 +120,7 @@ impl Client {
             let status = response.status();
             Ok((status, whole(response.into_body()).await?))
         });
-        let (status, answer) = asked.map_err(|why| self.silent(&why))?;
+        let (status, answer) = asked.map_err(|silent| self.silent(&silent))?;
         match status.is_success() {
             true => Ok(answer),
             false => Err(self.refusal(status, &answer)),
@@ -152,7 +191,7 @@ impl Client {
             Ok(None)
         });
         match result {
-            Err(why) => Err(self.silent(&why)),
+            Err(silent) => Err(self.silent(&silent)),
             Ok(Some((status, answer))) => Err(self.refusal(status, &answer)),
             Ok(None) => match taken.failed.take() {
                 Some(answer) => Err(self.refusal(StatusCode::INTERNAL_SERVER_ERROR, &answer)),
@@ -169,11 +208,17 @@ impl Client {
     ) -> Raw<hyper::Response<Incoming>> {
         let stream = tokio::net::TcpStream::connect(&self.authority).await;
         let stream = stream.map_err(|error| plain(&error))?;
-        let failed = |error: hyper::Error| error.to_string();
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .map_err(failed)?;
-        tokio::spawn(connection);
+        let mut sender = match &self.secure {
+            None => open(stream).await?,
+            Some(secure) => {
+                let stream = secure.connector.connect(secure.name.clone(), stream).await;
+                open(stream.map_err(|error| {
+                    let (why, action) = secure::said(&error);
+                    Silent { why, action }
+                })?)
+                .await?
+            }
+        };
         let mut request = hyper::Request::builder()
             .method(method)
             .uri(path)
@@ -189,10 +234,14 @@ impl Client {
             None => Body::empty(),
         };
         let request = request.body(body).map_err(|error| error.to_string())?;
-        sender.send_request(request).await.map_err(failed)
+        let answer = sender.send_request(request).await;
+        answer.map_err(|error| error.to_string().into())
     }
 
-    fn silent(&self, why: &str) -> Error {
+    fn silent(&self, Silent { why, action }: &Silent) -> Error {
+        if !action.is_empty() {
+            return Error::usage(format!("{}: {why}", self.url()), *action);
+        }
         let message = format!("no server answers at {}: {why}", self.url());
         let action = "start one with `backplane serve`, or name it by --server";
         Error::usage(message, action)
@@ -222,15 +271,34 @@ impl Client {
     }
 }
 
-/// The host and port of `http://HOST:PORT`.
-fn authority(url: &str) -> Option<&str> {
-    let rest = url.strip_prefix("http://").unwrap_or(url);
+/// Speaks HTTP by a connection.
+async fn open<S>(stream: S) -> Raw<hyper::client::conn::http1::SendRequest<Body>>
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = shaken.map_err(|error| error.to_string())?;
+    tokio::spawn(connection);
+    Ok(sender)
+}
+
+/// Whether a server is asked by TLS, and its host and port.
+fn authority(url: &str) -> Option<(bool, String)> {
+    let (secure, rest) = match url.strip_prefix("https://") {
+        Some(rest) => (true, rest),
+        None => (false, url.strip_prefix("http://").unwrap_or(url)),
+    };
     let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let (host, port) = rest.rsplit_once(':')?;
+    let bare = rest.rsplit_once(']').map_or(rest, |(_, port)| port);
+    let whole = match bare.contains(':') || !secure {
+        true => rest.to_owned(),
+        false => format!("{rest}:443"),
+    };
+    let (host, port) = whole.rsplit_once(':')?;
     let right = !host.is_empty()
-        && !rest.contains(['/', '@', '?', '#', ' '])
+        && !host.contains(['/', '@', '?', '#', ' '])
         && port.parse::<u16>().is_ok();
-    right.then_some(rest)
+    right.then(|| (secure, whole.clone()))
 }
 
 fn runtime() -> Result<tokio::runtime::Runtime> {
@@ -297,7 +365,7 @@ impl Taken {
                     return Ok(());
                 }
                 Err(_) => continue,
-                Ok(None) => return Err("the reply was broken off".to_owned()),
+                Ok(None) => return Err("the reply was broken off".to_owned().into()),
                 Ok(Some(frame)) => frame.map_err(|error| error.to_string())?,
             };
             let Ok(data) = frame.into_data() else {
@@ -305,7 +373,7 @@ impl Taken {
             };
             pending.extend_from_slice(&data);
             if pending.len() > MOST {
-                return Err("an event is too long".to_owned());
+                return Err("an event is too long".to_owned().into());
             }
             while let Some(end) = pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = pending.drain(..=end).collect();
@@ -414,22 +482,32 @@ mod tests {
     #[test]
     fn addresses() {
         for (url, expected) in [
-            ("http://127.0.0.1:8080", Some("127.0.0.1:8080")),
-            ("http://localhost:1/", Some("localhost:1")),
-            ("[::1]:80", Some("[::1]:80")),
+            ("http://127.0.0.1:8080", Some((false, "127.0.0.1:8080"))),
+            ("http://localhost:1/", Some((false, "localhost:1"))),
+            ("[::1]:80", Some((false, "[::1]:80"))),
+            ("https://127.0.0.1:8080", Some((true, "127.0.0.1:8080"))),
+            ("https://example.com/", Some((true, "example.com:443"))),
+            ("https://[::1]", Some((true, "[::1]:443"))),
+            ("https://example.com/v1", None),
+            ("https://", None),
             ("http://127.0.0.1", None),
-            ("https://127.0.0.1:8080", None),
             ("http://127.0.0.1:80800", None),
             ("http://127.0.0.1:80/v1", None),
             ("http://user@127.0.0.1:80", None),
             (":80", None),
             ("", None),
         ] {
+            let expected =
+                expected.map(|(secure, address): (bool, &str)| (secure, address.to_owned()));
             assert_eq!(authority(url), expected, "{url}");
         }
-        assert!(Client::new("nowhere", None).is_err_and(|error| error.exit_code() == 2));
+        assert!(Client::new("nowhere", None, None).is_err_and(|error| error.exit_code() == 2));
         let key = Some("a b".to_owned());
-        assert!(Client::new("http://127.0.0.1:1", key).is_err());
+        assert!(Client::new("http://127.0.0.1:1", key, None).is_err());
+        let file = Some(Path::new("/nowhere/at-all.pem"));
+        let said = |url| Client::new(url, None, file).unwrap_err().to_string();
+        assert!(said("http://127.0.0.1:1").contains("without TLS"));
+        assert!(said("https://127.0.0.1:1").contains("/nowhere/at-all.pem"));
     }
 
     #[test]

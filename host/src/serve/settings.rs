@@ -138,7 +138,9 @@ impl Resolved {
             address if address.contains(':') => format!("[{address}]"),
             name => name.to_owned(),
         };
-        (*port != 0).then(|| format!("http://{host}:{port}"))
+        let secure = self.options.tls_certificate.is_some();
+        let scheme = if secure { "https" } else { "http" };
+        (*port != 0).then(|| format!("{scheme}://{host}:{port}"))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use backplane_contract_tests::module_path;
 use backplane_tests::server::Server;
-use backplane_tests::{root, run};
+use backplane_tests::{command, root, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -79,6 +79,63 @@ except (urllib.error.URLError, OSError) as error:
     String::from_utf8_lossy(&output.stdout).trim().to_owned()
 }
 
+/// The command line asks it by https, and says what is wrong with who is not trusted.
+fn by_the_command_line(server: &Server, home: &Path) {
+    let url = format!("https://{}", server.address);
+    let file = |name: &str| home.join(name).to_str().expect("UTF-8").to_owned();
+    let ask = |arguments: &[&str]| {
+        let output = command(home, arguments).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (
+            output.status.code(),
+            String::from_utf8_lossy(&output.stdout).into_owned(),
+            said,
+        )
+    };
+    let (known, unknown) = (file("ours"), file("theirs"));
+    let (code, said, errors) = ask(&["ps", "--json", "--server", &url, "--server-ca", &known]);
+    assert!(
+        code == Some(0) && said.contains("model.echo"),
+        "{said}{errors}"
+    );
+    let (code, said, errors) = ask(&["plugins", "reload", "--server", &url, "--server-ca", &known]);
+    assert_eq!(code, Some(0), "{said}{errors}");
+    let prompt = [
+        "run",
+        "model.echo",
+        "Hello",
+        "--temperature",
+        "0",
+        "--server",
+        &url,
+        "--server-ca",
+        &known,
+    ];
+    let (code, said, errors) = ask(&prompt);
+    assert!(code == Some(0) && said.contains("Hello"), "{said}{errors}");
+    let plain = url.replace("https", "http");
+    for (arguments, why) in [
+        (
+            &["ps", "--server", &url, "--server-ca", &unknown][..],
+            "nobody who is trusted has signed its certificate",
+        ),
+        (
+            &["ps", "--server", &url, "--server-ca", "nowhere.pem"],
+            "nowhere.pem",
+        ),
+        (
+            &["ps", "--server", &plain, "--server-ca", &known],
+            "without TLS",
+        ),
+    ] {
+        let (code, _, errors) = ask(arguments);
+        assert!(
+            code == Some(2) && errors.contains(why),
+            "{arguments:?}: {errors}"
+        );
+    }
+}
+
 #[test]
 fn python_is_content_with_certificates_and_others_are_not() {
     let home = tempfile::tempdir().expect("a folder");
@@ -102,6 +159,7 @@ fn python_is_content_with_certificates_and_others_are_not() {
     assert_eq!(python(&server, "/v1/models", &known, None), "200");
     let refused = python(&server, "/v1/models", &unknown, None);
     assert!(refused.starts_with("SSLCertVerificationError"), "{refused}");
+    by_the_command_line(&server, home.path());
     // Plain HTTP gets a plain answer.
     let mut stream = TcpStream::connect(&server.address).expect("it listens");
     let limit = Some(Duration::from_secs(20));

@@ -1,5 +1,6 @@
 //! `serve`, its settings, and what is asked of a server.
 
+use super::Trust;
 use super::settings::Settings;
 use crate::manifest::Value;
 use crate::serve::Flag;
@@ -74,6 +75,8 @@ pub(crate) struct Ps {
     /// The server to ask [default: the one of the settings]
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Trust,
     /// One JSON object: models, memory, replies
     #[arg(long)]
     pub(crate) json: bool,
@@ -91,6 +94,8 @@ pub(crate) struct Stop {
     /// The server to ask [default: the one of the settings]
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Trust,
     /// One JSON object: model, state, in_use
     #[arg(long)]
     pub(crate) json: bool,
@@ -102,6 +107,8 @@ pub(crate) struct Reload {
     /// The server to ask
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_hint = ValueHint::Url)]
     pub(crate) server: String,
+    #[command(flatten)]
+    pub(crate) trust: Trust,
     /// One JSON object: changes
     #[arg(long)]
     pub(crate) json: bool,
