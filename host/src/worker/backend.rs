@@ -1,6 +1,6 @@
 //! A plugin in a worker, as a backend of this process; a new worker after a crash, within a budget.
 
-use super::capability;
+use super::capability::{self, Home};
 use super::link::{Link, StartError, crashed};
 use super::message::{Answer, Call};
 use super::model::{WorkerModel, take};
@@ -23,7 +23,7 @@ pub(super) struct WorkerBackend {
     contract_version: String,
     tally: Arc<Tally>,
     /// The worker; one that has ended is replaced.
-    link: Mutex<Option<Arc<Link>>>,
+    home: Arc<Home>,
 }
 
 /// What is counted of a plugin's workers, each end as it comes.
@@ -164,7 +164,7 @@ impl WorkerBackend {
             version: opened.version,
             contract_version: opened.contract_version,
             tally,
-            link: Mutex::new(Some(Arc::new(link))),
+            home: Home::of(link),
         })
     }
 
@@ -174,9 +174,7 @@ impl WorkerBackend {
 
     /// The worker, unless it has ended.
     fn running(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
-        let mut link = self.link.lock().unwrap_or_else(PoisonError::into_inner);
-        link.take_if(|link| link.ended().is_some());
-        link
+        self.home.running()
     }
 
     /// The running worker; a new one where the last has ended, after a pause that grows.
@@ -198,6 +196,7 @@ impl WorkerBackend {
             return match start_link(&self.tally) {
                 Ok(link) => {
                     tracing::info!("plugin `{}` has a new worker", self.spec().plugin);
+                    self.tally.state().last_end = None;
                     Ok(running.insert(Arc::new(link)).clone())
                 }
                 Err(StartError::Crashed(how)) => Err(error_of(crashed(self.spec(), &how))),
@@ -224,6 +223,7 @@ impl Isolated for WorkerBackend {
         if self.running().is_some() {
             return None;
         }
+        // One that came after it, and has ended in order, is no crash.
         let ended = self.tally.state().last_end.clone()?;
         Some(crashed(self.spec(), &ended))
     }
@@ -287,7 +287,12 @@ impl Backend for WorkerBackend {
         let answer = link.call(Call::Load { path, options })?;
         let (model, info) =
             take!(answer, Answer::Loaded { model, info } => (model, (*info).into()))?;
-        Ok(Arc::new(WorkerModel::new(link, model, info)))
+        Ok(Arc::new(WorkerModel::new(
+            link,
+            self.home.clone(),
+            model,
+            info,
+        )))
     }
 
     fn capability(&self, name: &str) -> Option<AnyCapability> {

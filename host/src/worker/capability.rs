@@ -14,7 +14,7 @@ use backplane_plugin_api::{
     ScoreRequest,
 };
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long to wait for a reply before looking again.
@@ -25,11 +25,41 @@ const WAIT: Duration = Duration::from_secs(60);
 pub(super) struct Loaded {
     pub(super) link: Arc<Link>,
     pub(super) id: u64,
+    pub(super) home: Arc<Home>,
+}
+
+/// Where a plugin's worker is, while there is one.
+#[derive(Debug, Default)]
+pub(super) struct Home(Mutex<Option<Arc<Link>>>);
+
+impl Home {
+    pub(super) fn of(link: Link) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Some(Arc::new(link)))))
+    }
+
+    /// The worker, unless it has ended.
+    pub(super) fn running(&self) -> MutexGuard<'_, Option<Arc<Link>>> {
+        let mut link = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        link.take_if(|link| link.ended().is_some());
+        link
+    }
+
+    /// Lets a worker end whose last model is gone: what it holds of devices is given back. The next call starts a new one.
+    fn rest(&self, link: &Arc<Link>) {
+        // This one and the model's: nobody else uses it.
+        let unused =
+            |running: &mut Arc<Link>| Arc::ptr_eq(running, link) && Arc::strong_count(running) == 2;
+        let gone = self.running().take_if(unused);
+        if gone.is_some() {
+            tracing::debug!("a worker ends: its last model is gone");
+        }
+    }
 }
 
 impl Drop for Loaded {
     fn drop(&mut self) {
         self.link.tell(0, &ToWorker::Forget { model: self.id });
+        self.home.rest(&self.link);
     }
 }
 

@@ -1,6 +1,6 @@
 //! A model in a worker, as a model of this process.
 
-use super::capability::{self, Loaded};
+use super::capability::{self, Home, Loaded};
 use super::link::{Link, Reply};
 use super::message::{AHEAD, Answer, Call, Odd, ToWorker, metrics_in};
 use backplane_plugin_api::capability::AnyCapability;
@@ -46,10 +46,10 @@ macro_rules! take {
 pub(super) use take;
 
 impl WorkerModel {
-    pub(super) fn new(link: Arc<Link>, id: u64, info: ModelInfo) -> Self {
+    pub(super) fn new(link: Arc<Link>, home: Arc<Home>, id: u64, info: ModelInfo) -> Self {
         let closed = AtomicBool::new(false);
         Self {
-            loaded: Arc::new(Loaded { link, id }),
+            loaded: Arc::new(Loaded { link, id, home }),
             info,
             closed,
         }

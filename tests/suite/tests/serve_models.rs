@@ -129,6 +129,7 @@ fn models_come_when_asked_for_and_go_when_idle() {
     assert!(model["expires_s"].as_f64() < Some(0.8), "{seen}");
     assert_eq!(children(&server), 1, "the plugin's worker");
     server.waits("it is unloaded", |server| loaded(server).is_empty());
+    server.waits("its worker ends", |server| children(server) == 0);
     assert!(
         server
             .err
@@ -321,11 +322,99 @@ fn it_stops_in_good_order_with_several_models() {
     assert!(begun.elapsed() < Duration::from_secs(5));
     drop(coming);
 
-    let mut server = start();
+    let mut server = Server::start(home.path(), Some(&manifest), &["a", "b", "-v"]).ready();
     let workers = children(&server);
     assert!(workers > 0);
     server.signal("-INT");
     assert_eq!(server.ended(Duration::from_secs(10)).code(), Some(0));
+    // In the reverse order of the start: no requests, then the models, the last first.
+    let said = server.err.text();
+    let places: Vec<Option<usize>> = [
+        "a is ready",
+        "b is ready",
+        "stopping: SIGINT",
+        "b is closed",
+        "a is closed",
+    ]
+    .iter()
+    .map(|words| said.find(words))
+    .collect();
+    assert!(
+        places.iter().all(Option::is_some) && places.is_sorted(),
+        "{places:?}: {said}"
+    );
+}
+
+#[test]
+fn the_end_of_waiting_is_an_event_once_a_stream_has_begun() {
+    let settings =
+        format!("{SLOW}[serve]\nreplies = 1\nqueue_time = \"200ms\"\nheartbeat = \"20ms\"");
+    let (home, manifest) = echo(&[("a", 1)], &settings);
+    let server = Server::start(home.path(), Some(&manifest), &["a"]).ready();
+    let first = stream(&server, "a");
+    let mut body = completion("a", "hello");
+    body["stream"] = json!(true);
+    let late = server.post("/v1/completions", &body);
+    assert_eq!(late.status, 200, "it has had comments: {}", late.body);
+    let data: Vec<&str> = late
+        .body
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "))
+        .collect();
+    assert!(
+        late.body.contains(": still here") && data.len() == 1,
+        "{}",
+        late.body
+    );
+    let error: Value = serde_json::from_str(data[0]).expect("JSON");
+    assert_eq!(error["error"]["code"], "rate_limit_exceeded", "{error}");
+    // Lines of JSON have no comments: they say that nothing is said.
+    let chat = json!({ "model": "a", "messages": [{ "role": "user", "content": "hello" }] });
+    let late = server.post("/api/chat", &chat);
+    let lines: Vec<Value> = late
+        .body
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert!(lines.len() > 1, "{}", late.body);
+    let (error, silent) = lines.split_last().expect("lines");
+    assert!(
+        silent
+            .iter()
+            .all(|line| line["message"]["content"] == "" && line["done"] == false),
+        "{}",
+        late.body
+    );
+    assert!(
+        error["error"]
+            .as_str()
+            .is_some_and(|why| why.contains("200ms")),
+        "{error}"
+    );
+    drop(first);
+}
+
+#[test]
+fn ps_tells_who_stands_in_for_whom() {
+    let (home, manifest) = echo(
+        &[("a", 1)],
+        "order = [\"missing\", \"echo_a\"]\nfallback = \"warn\"",
+    );
+    std::fs::write(home.path().join("modules/missing.so"), b"\x7fELF").expect("a module");
+    let server = Server::start(home.path(), Some(&manifest), &["a"]).ready();
+    let url = format!("http://{}", server.address);
+    let shown = run(home.path(), &["ps", "--server", &url]);
+    assert_eq!(shown.code, Some(0), "{}", shown.err);
+    assert!(
+        shown.err.contains("a: ") && shown.err.contains("missing"),
+        "{}",
+        shown.err
+    );
+    let notice = ps(&server)["models"][0]["notice"].clone();
+    assert!(
+        notice.as_str().is_some_and(|text| text.contains("missing")),
+        "{notice}"
+    );
 }
 
 #[test]
