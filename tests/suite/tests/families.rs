@@ -39,6 +39,11 @@ const FAMILIES: &[(&str, &str, &str)] = &[
         "<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>{\"city\": \"Paris\", \"days\": 3}<|tool_call_end|><|tool_calls_section_end|>",
     ),
     (
+        "channels",
+        "<|start|> <|channel|> <|message|>",
+        "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{\"city\": \"Paris\", \"days\": 3}<|call|>",
+    ),
+    (
         "hermes",
         "<tool_call> </think>",
         "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Paris\", \"days\": 3}}\n</tool_call>",
@@ -110,14 +115,20 @@ fn thoughts_and_calls_of_every_family_in_every_dialect() {
     let arguments = |text: &Value| -> Value {
         serde_json::from_str(text.as_str().expect("a text")).expect("JSON")
     };
-    for (model, _, call) in FAMILIES {
+    for (family, _, call) in FAMILIES {
+        let model = &*format!("{family}.echo");
         // A bare call stands alone.
-        let said = if *model == "python" {
+        let said = if *family == "python" {
             ""
         } else {
             "I will look."
         };
-        let reply = format!("<think>\nWhich city?\n</think>\n\n{said}{call}");
+        let reply = match *family {
+            "channels" => format!(
+                "<|channel|>analysis<|message|>Which city?<|end|><|start|>assistant<|channel|>commentary<|message|>{said}<|end|><|start|>assistant{call}"
+            ),
+            _ => format!("<think>\nWhich city?\n</think>\n\n{said}{call}"),
+        };
         let user = json!([{ "role": "user", "content": reply }]);
 
         let tools = json!([{ "type": "function", "function": function() }]);
@@ -139,7 +150,7 @@ fn thoughts_and_calls_of_every_family_in_every_dialect() {
         assert_eq!(whole["choices"][0]["finish_reason"], "tool_calls");
         let thought = &whole["usage"]["completion_tokens_details"]["reasoning_tokens"];
         assert!(thought.as_u64() > Some(5), "{whole}");
-        if *model == "kimi" {
+        if *family == "kimi" {
             assert_eq!(message["tool_calls"][0]["id"], "functions.weather:0");
         }
         let told = events(&server, "/v1/chat/completions", &body);
@@ -222,7 +233,7 @@ fn as_it_is_written(server: &Server) {
         (json!("deepseek"), "b", json!("a")),
         (json!(null), "b", json!("a")),
     ] {
-        let body = json!({ "model": "hermes", "temperature": 0, "messages": user, "reasoning_format": format });
+        let body = json!({ "model": "hermes.echo", "temperature": 0, "messages": user, "reasoning_format": format });
         let whole = post(server, "/v1/chat/completions", &body);
         let message = &whole["choices"][0]["message"];
         assert_eq!(
@@ -230,12 +241,12 @@ fn as_it_is_written(server: &Server) {
             (&json!(content), &thought)
         );
     }
-    let wrong =
-        json!({ "model": "hermes", "temperature": 0, "messages": user, "reasoning_format": "xml" });
+    let wrong = json!({ "model": "hermes.echo", "temperature": 0, "messages": user, "reasoning_format": "xml" });
     let answer = server.post("/v1/chat/completions", &wrong);
     assert_eq!(answer.status, 400, "{}", answer.body);
     // Where it is cut in its thoughts, there is no text.
-    let body = json!({ "model": "hermes", "temperature": 0, "messages": user, "max_tokens": 5 });
+    let body =
+        json!({ "model": "hermes.echo", "temperature": 0, "messages": user, "max_tokens": 8 });
     let cut = post(server, "/v1/chat/completions", &body);
     assert_eq!(cut["choices"][0]["message"]["content"], "", "{cut}");
     assert_eq!(cut["choices"][0]["finish_reason"], "length");
@@ -248,24 +259,24 @@ fn thoughts_are_given_back(server: &Server) {
         { "role": "assistant", "content": "b", "reasoning_content": "hm" },
         { "role": "user", "content": "c" },
     ]);
-    let body = json!({ "model": "hermes", "temperature": 0, "messages": chat });
+    let body = json!({ "model": "hermes.echo", "temperature": 0, "messages": chat });
     let said = post(server, "/v1/chat/completions", &body);
     assert_eq!(said["choices"][0]["message"]["content"], "c");
     let thinking = json!({ "type": "thinking", "thinking": "hm", "signature": "" });
     let mut messages = chat.clone();
     messages[1] =
         json!({ "role": "assistant", "content": [thinking, { "type": "text", "text": "b" }] });
-    let body = json!({ "model": "hermes", "temperature": 0, "messages": messages, "max_tokens": 9, "thinking": { "type": "enabled", "budget_tokens": 1024 } });
+    let body = json!({ "model": "hermes.echo", "temperature": 0, "messages": messages, "max_tokens": 9, "thinking": { "type": "enabled", "budget_tokens": 1024 } });
     assert_eq!(
         post(server, "/v1/messages", &body)["content"][0]["text"],
         "c"
     );
     messages[1] = json!({ "role": "assistant", "content": "b", "thinking": "hm" });
-    let body = json!({ "model": "hermes", "options": { "temperature": 0 }, "messages": messages, "stream": false, "think": "low" });
+    let body = json!({ "model": "hermes.echo", "options": { "temperature": 0 }, "messages": messages, "stream": false, "think": "low" });
     assert_eq!(post(server, "/api/chat", &body)["message"]["content"], "c");
     let thought = json!({ "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "hm" }] });
     let input = json!([chat[0], thought, { "role": "assistant", "content": "b" }, chat[2]]);
-    let body = json!({ "model": "hermes", "temperature": 0, "input": input, "reasoning": { "effort": "low", "summary": "auto" } });
+    let body = json!({ "model": "hermes.echo", "temperature": 0, "input": input, "reasoning": { "effort": "low", "summary": "auto" } });
     assert_eq!(
         post(server, "/v1/responses", &body)["output"][0]["content"][0]["text"],
         "c"

@@ -66,6 +66,8 @@ pub(super) enum Body {
     Literal(&'static Notation),
     /// A list of such calls, in brackets.
     Literals(&'static Notation),
+    /// Messages in channels: thoughts, text and calls.
+    Channels,
 }
 
 impl Body {
@@ -169,8 +171,17 @@ const DSML: Tags = Tags {
     together: true,
 };
 
+/// That of gpt-oss.
+const CHANNELS: &Format = &Format {
+    name: "channels",
+    known_by: &["<|start|>", "<|channel|>", "<|message|>"],
+    body: Body::Channels,
+    ..PLAIN
+};
+
 /// Every format, the more particular first.
 const FORMATS: &[&Format] = &[
+    CHANNELS,
     &Format {
         name: "seed",
         known_by: &["<seed:tool_call>", "<function="],

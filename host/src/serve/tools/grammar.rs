@@ -162,6 +162,54 @@ pub(super) fn held(
     })
 }
 
+/// The grammar of a reply in channels: thoughts, then a call, or the text, which may be `held`. A call is its end.
+///
+/// # Errors
+/// What is held can't be put into a channel.
+pub(super) fn in_channels(
+    marks: &mut Marks<'_>,
+    tools: &[&Tool],
+    must: bool,
+    held: Option<&Held>,
+) -> Result<Grammar, String> {
+    let mut lark = String::from("%llguidance {}\n");
+    let [channel, message, constrain] =
+        ["<|channel|>", "<|message|>", "<|constrain|>"].map(|mark| marks.lark(mark));
+    let again = marks.lark("<|start|>assistant");
+    for channel in ["analysis", "commentary"] {
+        lark += &until(marks, &format!("{channel}_text"), "(?s:.*)", "<|end|>");
+    }
+    let before = |name: &str| format!("{channel} \"{name}\" {message} {name}_text {again}");
+    let before = format!("({})* ({})?", before("analysis"), before("commentary"));
+    let mut ways = Vec::new();
+    for (at, tool) in tools.iter().enumerate() {
+        let head = quoted(&format!("commentary to=functions.{} ", tool.name));
+        let schema = with_spaces(tool.schema());
+        let _ = writeln!(
+            lark,
+            "call_{at}: {channel} {head} {constrain} \"json\" {message} arguments_{at}"
+        );
+        let _ = writeln!(lark, "arguments_{at}: %json {schema}");
+        ways.push(format!("call_{at}"));
+    }
+    match held {
+        Some(held) if tools.is_empty() || !must => {
+            let _ = writeln!(lark, "held: {}", held.lark()?);
+            ways.push(format!("{channel} \"final\" {message} held"));
+        }
+        None if !must => {
+            let _ = writeln!(lark, "TEXT: /(?s:.*)/");
+            ways.push(format!("{channel} \"final\" {message} TEXT?"));
+        }
+        _ => {}
+    }
+    let _ = writeln!(lark, "start: {before} ({})", ways.join(" | "));
+    Ok(Grammar {
+        kind: "lark".to_owned(),
+        source: lark,
+    })
+}
+
 /// The grammar of replies that call these tools, or say what is `held`, or anything; after `thoughts`, where there may be any.
 ///
 /// # Errors
@@ -198,7 +246,7 @@ pub(super) fn of(
         Body::Object { .. } | Body::Literal(_) => true,
         Body::Tagged(tags) => !tags.together,
         Body::Named { .. } => format.close.is_empty(),
-        Body::List { .. } | Body::Literals(_) => false,
+        Body::List { .. } | Body::Literals(_) | Body::Channels => false,
     };
     let repeated = if calls.several { "*" } else { "" };
     let more = |one: &str| match calls.several {
@@ -309,6 +357,7 @@ pub(super) fn of(
                 let _ = writeln!(lark, "{rule}: {rule}_all {end}");
                 continue;
             }
+            Body::Channels => continue,
             Body::Literal(notation) | Body::Literals(notation) => {
                 lark += &calls::literal(notation, marks, tool, &rule, "");
                 if led {

@@ -24,6 +24,11 @@ pub(super) struct Value {
 }
 
 impl Value {
+    /// Whether anything of it came.
+    pub(super) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
     pub(super) fn step(&mut self, byte: u8) -> Step {
         if self.in_text {
             match byte {

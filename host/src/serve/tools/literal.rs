@@ -50,6 +50,49 @@ pub(super) const QUOTED: Notation = Notation {
     ..ESCAPED
 };
 
+/// A call as a notation has it.
+pub(super) fn written(notation: &Notation, name: &str, arguments: &Value) -> String {
+    let Notation {
+        before,
+        open,
+        close,
+        assign,
+        ..
+    } = *notation;
+    let all = arguments.as_object().into_iter().flatten();
+    let all = all.map(|(key, value)| format!("{key}{assign}{}", written_value(notation, value)));
+    let comma = if notation.escapes { ", " } else { "," };
+    let all = all.collect::<Vec<_>>().join(comma);
+    format!("{before}{name}{open}{all}{close}")
+}
+
+fn written_value(notation: &Notation, value: &Value) -> String {
+    let quoted = |text: &str| match (notation.escapes, notation.quotes.first()) {
+        (false, Some(quote)) => format!("{quote}{text}{quote}"),
+        _ => Value::from(text).to_string(),
+    };
+    let comma = if notation.escapes { ", " } else { "," };
+    let [yes, no, nothing] = notation.words;
+    match value {
+        Value::Bool(true) => yes.to_owned(),
+        Value::Bool(false) => no.to_owned(),
+        Value::Null => nothing.to_owned(),
+        Value::Number(number) => number.to_string(),
+        Value::String(text) => quoted(text),
+        Value::Array(all) => {
+            let all = all.iter().map(|one| written_value(notation, one));
+            format!("[{}]", all.collect::<Vec<_>>().join(comma))
+        }
+        Value::Object(all) => {
+            let one = |(key, value): (&String, &Value)| {
+                format!("{}: {}", quoted(key), written_value(notation, value))
+            };
+            let all = all.iter().map(one).collect::<Vec<_>>();
+            format!("{{{}}}", all.join(comma))
+        }
+    }
+}
+
 /// How deep values are read.
 const DEEP: usize = 64;
 /// The longest name, bytes.
@@ -498,6 +541,24 @@ mod tests {
         }
         let deep = "[".repeat(100_000);
         assert_eq!(read(&deep, &PYTHON), None);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let value = json!({ "a": [1, "x\n\"", true, null, { "b": -0.5 }], "c": false });
+        for notation in [&PYTHON, &QUOTED] {
+            let text = written_value(notation, &value);
+            assert_eq!(read(&text, notation), Some(value.clone()), "{text}");
+        }
+        assert_eq!(
+            written(&PYTHON, "f", &json!({ "a": 1, "b": "x" })),
+            "f(a=1, b=\"x\")"
+        );
+        assert_eq!(
+            written(&ESCAPED, "f", &json!({ "b": "x" })),
+            "call:f{b:<escape>x<escape>}"
+        );
+        assert_eq!(written(&PYTHON, "f", &json!({})), "f()");
     }
 
     #[test]

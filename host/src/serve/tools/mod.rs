@@ -16,8 +16,10 @@
 //! | how a call by itself is read: as JSON, in tags, as a program writes it | `json.rs`, `tags.rs`, `literal.rs` |
 //! | what values are that were not written as JSON | `typed.rs` |
 //! | what of a reply is thought | `thoughts.rs` |
+//! | what stands in which channel, where a family has them | `channels.rs` |
 //! | all of it, for one request and model | `plan.rs` |
 
+mod channels;
 mod check;
 mod choice;
 mod formats;

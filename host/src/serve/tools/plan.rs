@@ -1,8 +1,9 @@
 //! What a model is told of tools, what its reply is held to, and how that is read.
 
+use super::channels;
 use super::check::{self, Fault};
 use super::choice::{Choice, Tool};
-use super::formats::{self, Format};
+use super::formats::{self, Body, Format};
 use super::grammar::{self, Calls, Hidden, Marks};
 use super::thoughts::{self, Thoughts};
 use super::typed::Signature;
@@ -59,6 +60,8 @@ impl Plan {
             request.options.grammar = Some(held.grammar());
         }
         let template = model.info().chat_template.unwrap_or_default();
+        let channels = formats::of_template(&template);
+        let channels = channels.filter(|format| format.body == Body::Channels && !tools.as_written);
         telling::thoughts(&mut request.messages, &template);
         let offered = Self::offer(model, &template, tools, request)?;
         let mut marks = Marks::of(Some(model));
@@ -67,8 +70,17 @@ impl Plan {
             false => find_thoughts(model, &template, request, &mut marks),
         };
         let held = tools.held.as_ref();
+        if channels.is_some() {
+            channels::MARKS.iter().for_each(|mark| marks.look_up(mark));
+        }
         let Some((format, right, notices)) = offered else {
             let otherwise = match (held, thoughts) {
+                (Some(held), None) if channels.is_some() && !matches!(held.to, To::Lark(_)) => {
+                    let plain = request.options.grammar.take();
+                    let grammar = grammar::in_channels(&mut marks, &[], true, Some(held));
+                    request.options.grammar = Some(grammar.map_err(|why| held.wrong("", &why))?);
+                    plain.map(Otherwise::Held)
+                }
                 (Some(held), Some(thoughts)) => {
                     let plain = request.options.grammar.take();
                     let grammar = grammar::held(&mut marks, thoughts, held);
@@ -78,6 +90,7 @@ impl Plan {
                 _ => None,
             };
             return Ok(Self {
+                format: channels,
                 thoughts,
                 hidden: marks.hidden,
                 otherwise,
@@ -89,7 +102,10 @@ impl Plan {
             must: named || tools.choice == Choice::Required,
             several: tools.parallel && !named,
         };
-        let grammar = grammar::of(format, &mut marks, &right, calls, held, thoughts);
+        let grammar = match channels {
+            Some(_) => grammar::in_channels(&mut marks, &right, calls.must, held),
+            None => grammar::of(format, &mut marks, &right, calls, held, thoughts),
+        };
         let field = held.map_or("tools", |held| held.field);
         request.options.grammar = Some(grammar.map_err(|why| Problem::field(field, why))?);
         let otherwise = match held {
@@ -128,7 +144,7 @@ impl Plan {
         }
         let known = formats::of_template(template);
         match known {
-            Some(format) => telling::by_template(&mut request.messages, format),
+            Some(format) => telling::by_template(&mut request.messages, format, template),
             None => telling::by_messages(&mut request.messages),
         }
         if !tools.any() {
@@ -188,6 +204,7 @@ impl Plan {
                 Some(grammar)
             }
             Otherwise::Held(grammar) => {
+                self.format = None;
                 self.thoughts = None;
                 Some(grammar)
             }

@@ -3,6 +3,7 @@
 //! Text that may yet turn out to be a mark is held back, and given when it turns out to be text; marks never are. What comes
 //! out depends on the text alone, never on how it was cut.
 
+use super::channels::{self, Channels, Said};
 use super::formats::{Body, Format, Ids};
 use super::json::{Object, Step, Told, Value};
 use super::literal::Literal;
@@ -44,6 +45,8 @@ pub(in crate::serve) struct Reader {
     format: Option<&'static Format>,
     /// Takes thoughts out, where there may be any.
     thinker: Option<Thinker>,
+    /// Where all of it stands in channels.
+    channels: Option<Channels>,
     thought: String,
     /// The tools that may be called.
     tools: Vec<Signature>,
@@ -140,6 +143,7 @@ impl Reader {
             } else {
                 State::Text
             },
+            channels: (format.body == Body::Channels).then(Channels::default),
             hidden: format.passed_over.iter().map(|&mark| mark.into()).collect(),
             ..Self::text(tools)
         }
@@ -154,6 +158,7 @@ impl Reader {
         Self {
             format: None,
             thinker: None,
+            channels: None,
             thought: String::new(),
             tools,
             hidden: Vec::new(),
@@ -175,7 +180,9 @@ impl Reader {
 
     /// Whether it thinks.
     pub(in crate::serve) fn thinks(&self) -> bool {
+        let channels = self.channels.as_ref();
         self.thinker.as_ref().is_some_and(Thinker::is_within)
+            || channels.is_some_and(Channels::is_within)
     }
 
     /// What it thought, what it said, and the calls.
@@ -211,6 +218,13 @@ impl Reader {
         if text.is_empty() {
             return;
         }
+        if let Some(channels) = &mut self.channels {
+            let tools = &self.tools;
+            let known = |name: &str| tools.iter().any(|tool| tool.name == name);
+            let told = channels.push(text, known);
+            self.take_channels(told, out);
+            return;
+        }
         let Some(format) = self.format else {
             self.say(text.to_owned(), out);
             return;
@@ -219,9 +233,33 @@ impl Reader {
         while self.step(format, out) {}
     }
 
+    fn take_channels(&mut self, told: Vec<Said>, out: &mut Vec<Piece>) {
+        for one in told {
+            match one {
+                Said::Text(text) => self.say(text, out),
+                Said::Thought(text) if text.is_empty() => {}
+                Said::Thought(text) => {
+                    self.thought.push_str(&text);
+                    out.push(Piece::Thought(text));
+                }
+                Said::Call(name) => {
+                    self.begin(name, None, out);
+                }
+                Said::Arguments(text) => self.argue(text, out),
+                Said::Whole => self.whole += 1,
+            }
+        }
+    }
+
     /// The same with a mark that came as a token, and is no text.
     pub(in crate::serve) fn push_mark(&mut self, mark: &str) -> Vec<Piece> {
         let mut out = Vec::new();
+        if self.channels.is_some() {
+            if channels::MARKS.contains(&mark) {
+                self.push_text(mark, &mut out);
+            }
+            return out;
+        }
         let call = self.format.map_or("", |format| format.open);
         let thinker = self.thinker.as_mut();
         if let Some(parts) = thinker.and_then(|thinker| thinker.push_mark(mark, call)) {
@@ -249,6 +287,10 @@ impl Reader {
     /// What is certain with the end. A reply that was `cut` in a call is not taken for text.
     pub(in crate::serve) fn finish(&mut self, cut: bool) -> Vec<Piece> {
         let mut out = Vec::new();
+        if let Some(mut channels) = self.channels.take() {
+            self.take_channels(channels.finish(), &mut out);
+            return out;
+        }
         if let Some(mut thinker) = self.thinker.take() {
             self.push_parts(thinker.finish(), &mut out);
         }

@@ -1,12 +1,33 @@
 //! What a model is told of tools, calls and results: by its template where that knows them, else by messages.
 
 use super::choice::Tool;
-use super::formats::Format;
+use super::formats::{Body, Format};
+use super::literal;
 use backplane_plugin_api::types::ChatMessage;
 use serde_json::{Value, json};
 
-/// Calls and results as the template of `format` takes them.
-pub(super) fn by_template(messages: &mut [ChatMessage], format: &Format) {
+/// Calls and results as the template of `format` takes them; a template that writes no calls has them as text.
+pub(super) fn by_template(messages: &mut [ChatMessage], format: &Format, template: &str) {
+    if let (Body::Literals(notation), false) = (format.body, template.contains("tool_calls")) {
+        for message in &mut *messages {
+            let Some(Value::Array(calls)) = message.extra.remove("tool_calls") else {
+                continue;
+            };
+            let one = |call: &Value| {
+                let function = &call["function"];
+                let arguments = match &function["arguments"] {
+                    Value::String(text) => serde_json::from_str(text).unwrap_or_default(),
+                    other => other.clone(),
+                };
+                let name = function["name"].as_str().unwrap_or_default();
+                literal::written(notation, name, &arguments)
+            };
+            let calls: Vec<String> = calls.iter().map(one).collect();
+            let content = message.content.get_or_insert_default();
+            *content += &format!("{}[{}]{}", format.open, calls.join(", "), format.close);
+        }
+        return;
+    }
     if format.text_arguments {
         return;
     }
@@ -36,6 +57,15 @@ pub(super) fn thoughts(messages: &mut [ChatMessage], template: &str) {
     };
     for message in messages {
         if let Some(thought) = message.extra.remove("reasoning_content") {
+            // Some templates take either what was thought or what was said beside calls.
+            let said = message
+                .content
+                .as_ref()
+                .is_some_and(|text| !text.is_empty());
+            if said && message.extra.contains_key("tool_calls") && template.contains("<|channel|>")
+            {
+                continue;
+            }
             message.extra.insert(name.to_owned(), thought);
         }
     }
@@ -143,13 +173,50 @@ mod tests {
     #[test]
     fn templates_get_objects() {
         let mut messages = conversation();
-        by_template(&mut messages, super::super::formats::GENERIC);
+        by_template(&mut messages, super::super::formats::GENERIC, "tool_calls");
         let calls = &messages[1].extra["tool_calls"];
         assert_eq!(calls[0]["function"]["arguments"], json!({ "a": 1 }));
         assert_eq!(calls[1]["function"]["arguments"], "");
         let mut messages = conversation();
-        by_template(&mut messages, super::super::formats::named("deepseek"));
+        by_template(
+            &mut messages,
+            super::super::formats::named("deepseek"),
+            "tool_calls",
+        );
         assert_eq!(messages, conversation());
+    }
+
+    #[test]
+    fn templates_that_write_no_calls_get_them_as_text() {
+        let mut messages = conversation();
+        by_template(
+            &mut messages,
+            super::super::formats::named("lfm-2"),
+            "<|tool_list_start|>",
+        );
+        let said = messages[1].content.as_deref();
+        assert_eq!(
+            said,
+            Some("<|tool_call_start|>[f(a=1), g()]<|tool_call_end|>")
+        );
+        assert_eq!(messages[2].content.as_deref(), Some("2"));
+    }
+
+    #[test]
+    fn what_was_thought_has_the_name_that_the_template_knows() {
+        for (template, name) in [
+            ("message.reasoning_content", "reasoning_content"),
+            ("message.thinking", "thinking"),
+            ("message.reasoning", "reasoning"),
+            ("nothing", "reasoning_content"),
+        ] {
+            let mut messages = vec![ChatMessage::new("assistant", "a")];
+            messages[0]
+                .extra
+                .insert("reasoning_content".into(), json!("hm"));
+            thoughts(&mut messages, template);
+            assert_eq!(messages[0].extra[name], "hm", "{template}");
+        }
     }
 
     #[test]

@@ -479,3 +479,38 @@ fn thoughts_come_before_what_is_held() {
         );
     }
 }
+
+#[test]
+fn channels_hold_calls_and_formats() {
+    let tools = tools();
+    let tools: Vec<&Tool> = tools.iter().collect();
+    let number = Held {
+        to: To::Schema(json!({ "type": "integer", "maximum": 7 })),
+        field: "response_format",
+        place: "",
+    };
+    let thought = "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant";
+    let call = |days: &str| {
+        format!(
+            "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{{\"a\": {days}}}"
+        )
+    };
+    let said = |text: &str| format!("<|channel|>final<|message|>{text}");
+    let of = |must, held| in_channels(&mut Marks::of(None), &tools, must, held).unwrap();
+    let (must, free, or) = (of(true, None), of(false, None), of(false, Some(&number)));
+    let held = in_channels(&mut Marks::of(None), &[], true, Some(&number)).unwrap();
+    for (grammar, calls, texts, numbers) in [
+        (&must, true, false, false),
+        (&free, true, true, true),
+        (&or, true, false, true),
+        (&held, false, false, true),
+    ] {
+        for before in ["", thought] {
+            let takes = |text: String| takes(grammar, &format!("{before}{text}"));
+            assert_eq!(takes(call("1")), calls, "{}", grammar.source);
+            assert!(!takes(call("10")), "{}", grammar.source);
+            assert_eq!(takes(said("Yes.")), texts, "{}", grammar.source);
+            assert_eq!(takes(said("7")), numbers, "{}", grammar.source);
+        }
+    }
+}
