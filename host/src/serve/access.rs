@@ -52,6 +52,7 @@ pub(super) struct Exchange {
     pub(super) begun: Instant,
     pub(super) method: Method,
     pub(super) route: Option<&'static Route>,
+    dialect: Dialect,
     peer: Option<SocketAddr>,
     metrics: Arc<Metrics>,
     /// Whether a line is written.
@@ -82,6 +83,7 @@ impl Exchange {
         id: String,
         method: Method,
         route: Option<&'static Route>,
+        dialect: Dialect,
         peer: Option<SocketAddr>,
         metrics: Arc<Metrics>,
         logged: bool,
@@ -92,6 +94,7 @@ impl Exchange {
             begun: Instant::now(),
             method,
             route,
+            dialect,
             peer,
             metrics,
             logged,
@@ -101,7 +104,7 @@ impl Exchange {
 
     /// How its errors look.
     pub(super) fn dialect(&self) -> Dialect {
-        self.route.map_or(Dialect::OpenAi, |route| route.dialect)
+        self.dialect
     }
 
     fn found(&self) -> MutexGuard<'_, Found> {
@@ -172,7 +175,7 @@ impl Drop for Exchange {
         let took = found.ended.unwrap_or_else(Instant::now) - self.begun;
         let route = self.route.map_or("other", |route| route.path);
         let key = found.key.as_deref().unwrap_or_default();
-        let dialect = self.route.map_or("none", |route| route.dialect.name());
+        let dialect = self.route.map_or("none", |_| self.dialect.name());
         let labels: Labels<4> = [
             route.to_owned(),
             status.to_string(),

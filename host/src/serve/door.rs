@@ -1,6 +1,7 @@
 //! What every request passes on its way in and out: a name, whether it may come in, and what is said of it.
 
 use super::access::{Exchange, REQUEST_ID, request_id};
+use super::anthropic;
 use super::cors::{self, Page};
 use super::errors::{Dialect, Problem};
 use super::http::{App, Peer};
@@ -27,6 +28,7 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         request_id(request.headers()),
         request.method().clone(),
         route,
+        dialect(route, request.headers()),
         peer,
         app.metrics.clone(),
         app.options.access_log,
@@ -49,6 +51,17 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
         },
     };
     see_out(exchange, answer, &page)
+}
+
+/// Whose clients ask. Those of OpenAI and of Anthropic ask for models by the same path.
+fn dialect(route: Option<&Route>, headers: &HeaderMap) -> Dialect {
+    match route {
+        Some(route) if route.path.starts_with("/v1/models") && anthropic::asks(headers) => {
+            Dialect::Anthropic
+        }
+        Some(route) => route.dialect,
+        None => Dialect::OpenAi,
+    }
 }
 
 fn methods(route: Option<&Route>) -> Vec<Method> {

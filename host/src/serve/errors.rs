@@ -39,7 +39,7 @@ pub(super) struct Problem {
     code: Option<&'static str>,
     /// Seconds after which it may go better.
     retry_after: Option<u32>,
-    /// Whose clients ask, where the path does not tell.
+    /// Whose clients ask for a path that is not there.
     asked_by: Option<Dialect>,
 }
 
@@ -139,14 +139,6 @@ impl Problem {
     /// It took longer than it may.
     pub(super) fn timed_out(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GATEWAY_TIMEOUT, SERVER, message)
-    }
-
-    /// The same, in the shape of a dialect whatever the path.
-    pub(super) fn of_dialect(self, dialect: Dialect) -> Self {
-        Self {
-            asked_by: Some(dialect),
-            ..self
-        }
     }
 
     /// The same, with another time after which to try again.

@@ -28,6 +28,7 @@ assert.deepEqual(called.content.at(-1).input, { city: "Paris" });
 
 const refused = (kind, made) => assert.rejects(made, (error) => error instanceof kind && Boolean(error.requestID));
 await refused(Anthropic.NotFoundError, client.messages.create({ ...asked, model: "another" }));
+await refused(Anthropic.PermissionDeniedError, client.messages.create(asked, { headers: { origin: "http://evil.example" } }));
 await refused(Anthropic.BadRequestError, client.messages.create({ ...asked, frobnicate: 1 }));
 await refused(Anthropic.AuthenticationError, to(echoUrl, "wrong").messages.create({ ...asked, model: ECHO }));
 await refused(Anthropic.InternalServerError, echo.messages.countTokens({ model: ECHO, messages: asked.messages }));

@@ -92,6 +92,7 @@ assert.equal(unknown.param, "frobnicate");
 const long = [{ role: "user", content: "word ".repeat(20000) }];
 const overflow = await refused(OpenAI.BadRequestError, client.chat.completions.create({ model, messages: long, stream: true }));
 assert.equal(overflow.code, "context_length_exceeded");
+await refused(OpenAI.PermissionDeniedError, client.models.list({ headers: { origin: "http://evil.example" } }));
 await refused(OpenAI.AuthenticationError, to(echoUrl, "wrong").models.list());
 await refused(OpenAI.InternalServerError, echo.embeddings.create({ model: ECHO, input: "x" }));
 const many = { model: ECHO, prompt: "x".repeat(1000), n: 128, max_tokens: 1000, stream: true };

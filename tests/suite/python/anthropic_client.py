@@ -84,6 +84,10 @@ assert "messages[0].content[0]" in str(error), error
 long = [{"role": "user", "content": "word " * 20000}]
 refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=long, max_tokens=1, stream=True), "invalid_request_error")
 refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"anthropic-version": "2001-01-01"}), "invalid_request_error")
+refused(anthropic.PermissionDeniedError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"Origin": "http://evil.example"}), "permission_error")
+assert [one.id for one in client.models.list()] == [model]
+assert client.models.retrieve(model).type == "model"
+refused(anthropic.NotFoundError, lambda: client.models.retrieve("another"), "not_found_error")
 refused(anthropic.AuthenticationError, lambda: echo.with_options(api_key="wrong").messages.create(model=ECHO, messages=hi, max_tokens=1), "authentication_error")
 refused(anthropic.InternalServerError, lambda: echo.messages.count_tokens(model=ECHO, messages=hi), "api_error")
 print("fine")

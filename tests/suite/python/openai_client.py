@@ -161,6 +161,8 @@ long = [{"role": "user", "content": "word " * 20000}]
 for stream in (False, True):
     error = refused(openai.BadRequestError, lambda: client.chat.completions.create(model=model, messages=long, stream=stream))
     assert error.code == "context_length_exceeded", error
+foreign = client.with_options(default_headers={"Origin": "http://evil.example"})
+refused(openai.PermissionDeniedError, lambda: foreign.models.list())
 refused(openai.AuthenticationError, lambda: echo.with_options(api_key="wrong").models.list())
 refused(openai.InternalServerError, lambda: echo.embeddings.create(model=ECHO, input="x"))
 busy = [echo.completions.create(model=ECHO, prompt="x" * 1000, n=128, max_tokens=1000, stream=True) for _ in range(2)]

@@ -193,7 +193,7 @@ fn what_is_wrong_is_refused_in_each_dialects_shape() {
             "/v1/responses",
             &responses,
             "include",
-            json!(["reasoning.encrypted_content"]),
+            json!(["file_search_call.results"]),
             "`include`",
         ),
         ("/v1/responses", &responses, "input", json!(huge), "tokens"),
@@ -222,7 +222,7 @@ fn what_is_wrong_is_refused_in_each_dialects_shape() {
             "/v1/messages",
             &messages,
             "thinking",
-            json!({ "type": "enabled", "budget_tokens": 1024 }),
+            json!({ "type": "enabled", "budget_tokens": "many" }),
             "`thinking`",
         ),
         (

@@ -4,7 +4,7 @@ mod conversation;
 mod stream;
 
 use super::calls::{Stop, call};
-use super::errors::{Dialect, Problem};
+use super::errors::Problem;
 use super::fields::{self, Asked, Endpoint};
 use super::generation::{Answer, Job};
 use super::http::{self, App, Shared};
@@ -41,13 +41,8 @@ pub(super) async fn create(State(app): Shared, request: Request) -> Result<Respo
 }
 
 /// Whether a request is one of Anthropic's clients, where its path does not tell.
-///
-/// # Errors
-/// It is, of a version that is not spoken.
-pub(super) fn asks(headers: &HeaderMap) -> Result<bool, Problem> {
-    let checked = check_version(headers);
-    checked.map_err(|problem| problem.of_dialect(Dialect::Anthropic))?;
-    Ok(headers.contains_key(VERSION))
+pub(super) fn asks(headers: &HeaderMap) -> bool {
+    headers.contains_key(VERSION)
 }
 
 /// A model, as it is served since so many seconds after 1970.
@@ -102,7 +97,7 @@ async fn read(
 }
 
 /// That the version asked for is spoken; none is as if it were.
-fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
+pub(super) fn check_version(headers: &HeaderMap) -> Result<(), Problem> {
     match headers.get(VERSION) {
         Some(found) if !VERSIONS.iter().any(|known| found == known) => {
             let found = String::from_utf8_lossy(found.as_bytes()).into_owned();

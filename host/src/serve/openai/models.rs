@@ -1,7 +1,7 @@
 //! `GET /v1/models`, in OpenAI's shape, and for clients of Anthropic's in theirs.
 
 use crate::serve::anthropic;
-use crate::serve::errors::{Dialect, Problem};
+use crate::serve::errors::Problem;
 use crate::serve::http::{self, App, Shared};
 use crate::serve::models::{Served, find};
 use crate::serve::operator::blocking;
@@ -26,7 +26,8 @@ pub(in crate::serve) async fn list(
     State(app): Shared,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
-    let theirs = anthropic::asks(&headers)?;
+    let theirs = anthropic::asks(&headers);
+    anthropic::check_version(&headers)?;
     blocking(move || {
         if theirs {
             let all = app
@@ -51,15 +52,14 @@ pub(in crate::serve) async fn show(
     headers: HeaderMap,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let theirs = anthropic::asks(&headers)?;
+    let theirs = anthropic::asks(&headers);
+    anthropic::check_version(&headers)?;
     blocking(move || {
-        let served = find(&app.models, &id);
+        let served = find(&app.models, &id)?;
         if theirs {
-            let served = served.map_err(|problem| problem.of_dialect(Dialect::Anthropic))?;
             let answer = anthropic::model(&served.id, app.started);
             return Ok(http::json(StatusCode::OK, &answer));
         }
-        let served = served?;
         Ok(http::json(StatusCode::OK, &model(&app, &served)))
     })
     .await
