@@ -320,7 +320,7 @@ fn what_is_wrong_is_refused_in_each_dialects_shape() {
             json!([{ "name": "f", "input_schema": { "type": 7 } }]),
             "/tools/0/input_schema",
         ),
-        ("/api/chat", &chat, "think", json!("high"), "`think`"),
+        ("/api/chat", &chat, "think", json!("hard"), "`think`"),
         ("/api/generate", &generate, "suffix", json!("x"), "`suffix`"),
         (
             "/api/generate",

@@ -82,6 +82,12 @@ export class Talk {
   take(reply, event, clock) {
     const choice = event.choices?.[0];
     const text = choice?.delta?.content;
+    const thought = choice?.delta?.reasoning_content;
+    if (thought) {
+      clock.first ??= performance.now();
+      clock.pieces += 1;
+      this.think(reply, thought);
+    }
     if (text) {
       clock.first ??= performance.now();
       clock.pieces += 1;
@@ -91,6 +97,16 @@ export class Talk {
     if (choice?.finish_reason) reply.ended = choice.finish_reason;
     if (event.backplane) reply.by = event.backplane;
     if (event.usage) reply.usage = event.usage;
+  }
+
+  /** What is thought stands folded before what is said. */
+  think(reply, thought) {
+    if (!reply.thought) {
+      reply.thought = element("p", {});
+      const folded = element("details", { class: "thought" }, element("summary", {}, "Thoughts"), reply.thought);
+      reply.item.querySelector(".said").before(folded);
+    }
+    reply.thought.append(thought);
   }
 
   /** Draws at most once a frame. */
