@@ -87,6 +87,8 @@ pub struct ServeOptions {
     pub threads: Option<u32>,
     /// Replies of one model that run side by side, likewise.
     pub parallel: Option<u32>,
+    /// Tokens that a model's cache has room for, likewise.
+    pub cache_tokens: Option<u32>,
     /// How keys and values are kept, likewise.
     pub cache_type: Option<String>,
     /// Type in which matrices are stored while loading, likewise.
@@ -126,6 +128,7 @@ impl Default for ServeOptions {
             context: None,
             threads: None,
             parallel: None,
+            cache_tokens: None,
             cache_type: None,
             quantize: None,
             entries: BTreeMap::new(),
@@ -141,6 +144,7 @@ impl ServeOptions {
             context: self.context,
             threads: self.threads,
             parallel: self.parallel,
+            cache_tokens: self.cache_tokens,
             cache_type: self.cache_type.clone(),
             quantize: self.quantize.clone(),
             ..ServeModel::default()
@@ -155,6 +159,7 @@ impl ServeOptions {
             context: entry.context.or(self.context),
             threads: entry.threads.or(self.threads),
             parallel: entry.parallel.or(self.parallel),
+            cache_tokens: entry.cache_tokens.or(self.cache_tokens),
             cache_type: entry.cache_type.or_else(|| self.cache_type.clone()),
             quantize: entry.quantize.or_else(|| self.quantize.clone()),
             ..entry
@@ -163,11 +168,12 @@ impl ServeOptions {
 }
 
 fn loading(entry: ServeModel) -> ModelOptions {
-    let extra = [
-        ("cache_type", entry.cache_type),
-        ("quantize", entry.quantize),
+    let extra: [(&str, Option<serde_json::Value>); 3] = [
+        ("cache_tokens", entry.cache_tokens.map(Into::into)),
+        ("cache_type", entry.cache_type.map(Into::into)),
+        ("quantize", entry.quantize.map(Into::into)),
     ];
-    let given = |(name, value): (&str, Option<String>)| Some((name.to_owned(), value?.into()));
+    let given = |(name, value): (&str, _)| Some((name.to_owned(), value?));
     ModelOptions {
         backend: entry.backend,
         load: LoadOptions {
@@ -202,6 +208,8 @@ pub struct ServeModel {
     pub threads: Option<u32>,
     /// Replies that run side by side.
     pub parallel: Option<u32>,
+    /// Tokens that its cache has room for.
+    pub cache_tokens: Option<u32>,
     /// How keys and values are kept.
     pub cache_type: Option<String>,
     /// Type in which matrices are stored while loading.
@@ -319,6 +327,7 @@ pub const SETTINGS: &[Setting<ServeOptions>] = &[
     setting!(context, TOKENS, "context in tokens", "the model's, at most the manifest's `context`"),
     setting!(threads, COUNT, "threads", "the backend's choice"),
     setting!(parallel, COUNT, "replies of one model that run side by side", "the backend's choice"),
+    setting!(cache_tokens, TOKENS, "tokens that the cache of a model has room for, of all its replies together", "the backend's choice"),
     setting!(cache_type, Kind::Text, "how keys and values are kept: f32, f16 or q8_0", "the backend's choice"),
     setting!(quantize, Kind::Text, "store matrices in this type while loading, such as q8_0 or q4_k", "the backend's choice"),
 ];
@@ -335,6 +344,7 @@ pub const MODEL_SETTINGS: &[Setting<ServeModel>] = &[
     setting!(context, TOKENS, "context in tokens", "as [serve] says"),
     setting!(threads, COUNT, "threads", "as [serve] says"),
     setting!(parallel, COUNT, "replies that run side by side", "as [serve] says"),
+    setting!(cache_tokens, TOKENS, "tokens that its cache has room for, of all its replies together", "as [serve] says"),
     setting!(cache_type, Kind::Text, "how keys and values are kept: f32, f16 or q8_0", "as [serve] says"),
     setting!(quantize, Kind::Text, "store matrices in this type while loading, such as q8_0 or q4_k", "as [serve] says"),
 ];

@@ -9,7 +9,7 @@
 //! | `cache_type` | how keys and values are kept: `f32` (the default), `f16` or `q8_0` |
 //! | `quantize` | a type that matrices are quantised to while a model is loaded, such as `q8_0`; by default `none` |
 //! | `speculation` | whether what a text repeats is drafted and verified in one step, where that is faster: `auto` (the default) or `off` |
-//! | `cache_tokens` | tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts, 4 where that is not given |
+//! | `cache_tokens` | tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts; where that is not given 4, in a quarter of the memory at most |
 //!
 //! The last four are options of a load too, which come before the manifest's; `speculation` is one of a request as well.
 //!

@@ -15,7 +15,7 @@ use backplane_plugin_api::AnyCapability;
 use backplane_plugin_api::capability::{CHECK, CONVERT};
 use backplane_plugin_api::sdk::{Backend, Result, TextModel};
 use backplane_plugin_api::types::{DeviceInfo, Error, ErrorCode, LoadOptions, ModelInfo, Verdict};
-use backplane_program::{Device, Limits, Program};
+use backplane_program::{CacheType, Device, Limits, Program};
 use backplane_tokenizer::ChatTemplate;
 use backplane_weights::quantize::requantize;
 use std::ops::ControlFlow;
@@ -28,6 +28,8 @@ const DEFAULT_CONTEXT: usize = 4096;
 /// side by side, of the longest as many as memory is held for.
 const DEFAULT_PARALLEL: usize = 32;
 const DEFAULT_CONTEXTS: usize = 4;
+/// The part of a device's memory that those contexts may take at most; one context there is always.
+const DEFAULT_SHARE: u64 = 4;
 /// Most pages of a cache: 67 million positions, beyond any model and any memory of today.
 const MAX_PAGES: usize = 1 << 22;
 /// Most sequences side by side.
@@ -197,6 +199,17 @@ impl TextBackend {
         Ok(extras.or(self.defaults))
     }
 
+    /// Bytes of the memory of a load's device, as far as that is known.
+    fn memory(&self, options: &LoadOptions) -> u64 {
+        let devices = (self.devices)().unwrap_or_default();
+        let wanted = |device: &&DeviceInfo| match &options.device {
+            Some(id) => device.id == *id,
+            None => true,
+        };
+        let memory = devices.iter().find(wanted).and_then(|it| it.memory_total);
+        memory.unwrap_or(u64::MAX)
+    }
+
     fn config(
         &self,
         options: &LoadOptions,
@@ -222,8 +235,17 @@ impl TextBackend {
             page_size,
         } = self.options;
         let whole = options.parallel.map_or(DEFAULT_CONTEXTS, |_| parallel);
-        let contexts = context.div_ceil(page_size).saturating_mul(whole);
+        let one = context.div_ceil(page_size);
+        let contexts = one.saturating_mul(whole);
         let pages = match extras.cache_tokens {
+            None if options.parallel.is_none() => {
+                let page = page_bytes(program, extras.cache_type.unwrap_or_default(), page_size);
+                let share = self.memory(options) / DEFAULT_SHARE;
+                let room = share.checked_div(page).unwrap_or(u64::MAX);
+                contexts
+                    .min(usize::try_from(room).unwrap_or(usize::MAX))
+                    .max(one)
+            }
             None => contexts,
             // More than what can ever be in use is of use for prompts that begin alike.
             Some(tokens) => tokens.div_ceil(page_size),
@@ -254,6 +276,16 @@ impl TextBackend {
             speculation: extras.speculation.unwrap_or_default(),
         })
     }
+}
+
+/// Bytes of a cache page, over all layers.
+fn page_bytes(program: &Program, cache_type: CacheType, page_size: usize) -> u64 {
+    let widths = program.caches.iter().map(|cache| cache.width());
+    let elements = widths.fold(0, |sum: usize, width| {
+        sum.saturating_add(width.unwrap_or(usize::MAX))
+    });
+    let blocks = elements.saturating_mul(page_size) / cache_type.block();
+    blocks.saturating_mul(cache_type.block_bytes()) as u64
 }
 
 impl Backend for TextBackend {

@@ -30,7 +30,7 @@
 //! - A generation's random numbers come from its own seed: the same request gives the same text whatever else runs,
 //!   provided the device computes every row of a step independently of the others.
 //! - The time between tokens of a running text at most doubles while prompts are read beside it, whatever their length.
-//! - The pool has room for `parallel` whole contexts (4 where that is not given), or for `cache_tokens`. A sequence starts when there is room for its prompt
+//! - The pool has room for `parallel` whole contexts (where that is not given 4, in a quarter of the memory of the device at most), or for `cache_tokens`. A sequence starts when there is room for its prompt
 //!   and 64 tokens more; next is a job of the call with the fewest running, then the one that came first. What never fits is refused with all sizes. Pages
 //!   of ended sequences are kept, so that later prompts that begin alike don't read that part again, and given up, oldest first, when pages are needed.
 //! - When no page is left, the sequence that began last (of the call with the most) gives its own back, waits before all others, and is read again when there

@@ -61,7 +61,8 @@ pub struct LoadExtras {
     pub quantize: Option<Option<TensorType>>,
     /// Whether texts are drafted.
     pub speculation: Option<Speculation>,
-    /// Tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts, 4 where that is not given.
+    /// Tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts, where that is
+    /// not given 4 in a quarter of the memory at most.
     pub cache_tokens: Option<usize>,
 }
 

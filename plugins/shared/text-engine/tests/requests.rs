@@ -479,3 +479,36 @@ fn an_unknown_architecture_is_described_and_not_loaded() {
     let error = backend.load(&path, &LoadOptions::default()).err().unwrap();
     assert_eq!(error.code, ErrorCode::ModelUnusable);
 }
+
+#[test]
+fn the_cache_takes_a_quarter_of_the_memory_at_most_unless_told() {
+    let load = |memory: Option<u64>, options: &LoadOptions| {
+        let device = DeviceInfo {
+            id: "made up".into(),
+            name: "made up".into(),
+            kind: "cpu".into(),
+            memory_total: memory,
+            memory_free: None,
+            details: BTreeMap::new(),
+        };
+        let backend = backend().0.with_devices(move || Ok(vec![device.clone()]));
+        let model = backend.load(&tiny("llama3-gqa"), options).unwrap();
+        let metrics = model.metrics();
+        (metrics["kv_pages_total"], metrics["kv_bytes_limit"])
+    };
+    // Contexts of 1024 tokens in pages of 8.
+    let (pages, bytes) = load(None, &LoadOptions::default());
+    assert_eq!(pages, 512.0);
+    let page = (bytes / pages) as u64;
+    let of = |pages: u64, options: &LoadOptions| load(Some(4 * pages * page), options).0;
+    assert_eq!(of(200, &LoadOptions::default()), 200.0);
+    assert_eq!(of(5, &LoadOptions::default()), 128.0, "one context");
+    assert_eq!(of(10_000, &LoadOptions::default()), 512.0);
+    assert_eq!(of(5, &context(1024, 4)), 512.0, "as it was told");
+    let mut told = LoadOptions::default();
+    told.extra.insert("cache_tokens".into(), json!(4000));
+    assert_eq!(of(5, &told), 500.0);
+    let mut half = LoadOptions::default();
+    half.extra.insert("cache_type".into(), json!("f16"));
+    assert_eq!(of(200, &half), 400.0);
+}

@@ -32,6 +32,7 @@ use job::Call;
 use scheduler::{Scheduler, internal};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -148,6 +149,11 @@ impl Engine {
             ..PageCounts::default()
         };
         shared.counters.gauges(0, 0, free);
+        let page_bytes = executable.page_bytes() as u64;
+        shared
+            .counters
+            .page_bytes
+            .store(page_bytes, Ordering::Relaxed);
         let thread = std::thread::Builder::new()
             .name("backplane-engine".into())
             .spawn({

@@ -66,10 +66,6 @@ impl Scheduler {
         shared: Arc<Shared>,
         clock: Clock,
     ) -> Self {
-        shared
-            .counters
-            .page_bytes
-            .store(executable.page_bytes() as u64, Ordering::Relaxed);
         let pace = Pace::new(config.max_wanted, config.max_step_tokens);
         Self {
             executable,

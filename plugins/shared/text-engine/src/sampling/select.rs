@@ -20,44 +20,65 @@ pub(super) fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
 
 /// Elements looked at together, so that the compiler can use vectors.
 const LANES: usize = 16;
+/// Elements of which only the highest is looked at first.
+const BLOCK: usize = 64;
 
-fn chunk_max(chunk: &[f32]) -> f32 {
-    chunk.iter().fold(
-        f32::NEG_INFINITY,
-        |max, &logit| if logit > max { logit } else { max },
-    )
+fn higher(one: f32, other: f32) -> f32 {
+    if other > one { other } else { one }
+}
+
+/// The highest of some lanes: halves are compared, since a chain of comparisons would wait for each.
+fn lanes_max(mut lanes: [f32; LANES]) -> f32 {
+    let mut half = LANES / 2;
+    while half > 0 {
+        for lane in 0..half {
+            lanes[lane] = higher(lanes[lane], lanes[lane + half]);
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// The highest that is a number.
+fn block_max(block: &[f32]) -> f32 {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for chunk in block.chunks(LANES) {
+        for (highest, &logit) in lanes.iter_mut().zip(chunk) {
+            *highest = higher(*highest, logit);
+        }
+    }
+    lanes_max(lanes)
 }
 
 /// The likeliest token and its logit; of equals the lowest id.
 pub(super) fn argmax(logits: &[f32]) -> Result<(u32, f32), NotFinite> {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    let mut broken = [false; LANES];
+    // As wide as the lanes, so that both are compared in one go.
+    let mut broken = [0_u32; LANES];
     let chunks = logits.chunks_exact(LANES);
     let rest = chunks.remainder();
     for chunk in chunks {
         for lane in 0..LANES {
-            lanes[lane] = if chunk[lane] > lanes[lane] {
-                chunk[lane]
-            } else {
-                lanes[lane]
-            };
-            broken[lane] |= chunk[lane].is_nan();
+            lanes[lane] = higher(lanes[lane], chunk[lane]);
+            broken[lane] |= u32::from(chunk[lane].is_nan());
         }
     }
     for (lane, &logit) in rest.iter().enumerate() {
-        lanes[lane] = if logit > lanes[lane] {
-            logit
-        } else {
-            lanes[lane]
-        };
-        broken[lane] |= logit.is_nan();
+        lanes[lane] = higher(lanes[lane], logit);
+        broken[lane] |= u32::from(logit.is_nan());
     }
-    let max = chunk_max(&lanes);
-    if broken.contains(&true) || max == f32::INFINITY {
+    let max = lanes_max(lanes);
+    if broken.iter().any(|&lane| lane > 0) || max == f32::INFINITY {
         return Err(NotFinite);
     }
-    let token = logits.iter().position(|&logit| logit == max).unwrap_or(0);
-    Ok((token as u32, max))
+    let holds = |block: &[f32]| {
+        block
+            .iter()
+            .fold(false, |found, &logit| found | (logit == max))
+    };
+    let block = logits.chunks(BLOCK).position(holds).unwrap_or(0) * BLOCK;
+    let within = logits[block..].iter().position(|&logit| logit == max);
+    Ok(((block + within.unwrap_or(0)) as u32, max))
 }
 
 /// The `k` likeliest in order; fewer where logits are minus infinity.
@@ -69,15 +90,15 @@ pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     let room = k.saturating_add(k.max(256)).min(logits.len().max(1));
     // Once k candidates are known, only a higher logit can enter: later ids lose against equals.
     let mut threshold = f32::NEG_INFINITY;
-    for (index, chunk) in logits.chunks(LANES).enumerate() {
-        if chunk_max(chunk) <= threshold {
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        if block_max(block) <= threshold {
             continue;
         }
-        for (lane, &logit) in chunk.iter().enumerate() {
+        for (place, &logit) in block.iter().enumerate() {
             if logit > threshold {
                 out.push(Candidate {
                     logit,
-                    token: (index * LANES + lane) as u32,
+                    token: (index * BLOCK + place) as u32,
                 });
                 if out.len() >= room && out.len() > k {
                     out.select_nth_unstable_by(k - 1, by_likelihood);
@@ -94,15 +115,15 @@ pub(super) fn top_k(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
 /// All with `logit >= floor` that are not minus infinity, by id.
 pub(super) fn above(logits: &[f32], floor: f32, out: &mut Vec<Candidate>) {
     out.clear();
-    for (index, chunk) in logits.chunks(LANES).enumerate() {
-        if chunk_max(chunk) < floor {
+    for (index, block) in logits.chunks(BLOCK).enumerate() {
+        if block_max(block) < floor {
             continue;
         }
-        for (lane, &logit) in chunk.iter().enumerate() {
+        for (place, &logit) in block.iter().enumerate() {
             if logit >= floor && logit > f32::NEG_INFINITY {
                 out.push(Candidate {
                     logit,
-                    token: (index * LANES + lane) as u32,
+                    token: (index * BLOCK + place) as u32,
                 });
             }
         }
