@@ -426,6 +426,14 @@ fn a_real_engine_tells_its_numbers_and_is_freed_by_who_goes_away() {
     let id = SMOLLM2.trim_end_matches(".gguf");
     let labels = format!("{{model=\"{id}\",backend=\"cpu\"}}");
     let number = |name: &str| number(&server, &format!("backplane_{name}{labels}"));
+    // Texts that become vectors are read as prompts are.
+    let vectors = server.post(
+        "/v1/embeddings",
+        &json!({ "model": id, "input": ["one", "two three"] }),
+    );
+    let read = vectors.json()["usage"]["prompt_tokens"].as_f64();
+    assert!(read > Some(1.0), "{}", vectors.body);
+    assert_eq!(Some(number("prompt_tokens_total")), read);
     let mut body = completion("word ".repeat(7000).trim_end(), json!({ "model": id }));
 
     // In mid-prompt.

@@ -219,6 +219,13 @@ fn thoughts_and_calls_of_every_family_in_every_dialect() {
             whole["output"][0]["content"]
         );
     }
+    let shown = post(&server, "/api/show", &json!({ "model": "hermes.echo" }));
+    let thinks = |shown: &Value| {
+        shown["capabilities"]
+            .as_array()
+            .is_some_and(|all| all.contains(&json!("thinking")))
+    };
+    assert!(thinks(&shown), "{shown}");
     as_it_is_written(&server);
     thoughts_are_given_back(&server);
 }

@@ -6,6 +6,7 @@ use crate::serve::fields::{self, Endpoint};
 use crate::serve::http::{self, Shared};
 use crate::serve::models::Served;
 use crate::serve::operator::blocking;
+use crate::serve::tools::thinks;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -91,6 +92,7 @@ fn shown(served: &Served, info: &ModelInfo, embeds: bool) -> Value {
     let capabilities = [
         ("completion", true),
         ("tools", template.contains("tools")),
+        ("thinking", thinks(template)),
         ("embedding", embeds),
     ];
     let capabilities: Vec<&str> = capabilities

@@ -36,5 +36,5 @@ mod typed;
 
 pub(super) use choice::{Choice, Tool, Tools, name, read, read_choice};
 pub(super) use held::{Held, To, read_format, read_grammar};
-pub(super) use plan::Plan;
+pub(super) use plan::{Plan, thinks};
 pub(super) use reader::{Call, Piece, Reader};

@@ -239,7 +239,14 @@ fn find_thoughts(
     let prompt = model.render_chat(request).ok()?;
     marks.look_up(known.open);
     marks.look_up(known.close);
-    Some(Thoughts::after(known, &prompt))
+    Thoughts::after(known, &prompt)
+}
+
+/// Whether the model of a template may think before it answers.
+pub(in crate::serve) fn thinks(template: &str) -> bool {
+    let format = formats::of_template(template);
+    thoughts::of_template(template).is_some()
+        || format.is_some_and(|format| format.body == Body::Channels)
 }
 
 /// The tools whose schemas are right, and what is to be said of the others.

@@ -40,10 +40,11 @@ pub(in crate::serve) struct Thoughts {
 }
 
 impl Thoughts {
-    /// After a prompt.
-    pub(super) fn after(marks: &'static Marks, prompt: &str) -> Self {
-        let opened = prompt.trim_end().ends_with(marks.open.trim_end());
-        Self { marks, opened }
+    /// After a prompt; `None` where that has closed them already: then none are to come.
+    pub(super) fn after(marks: &'static Marks, prompt: &str) -> Option<Self> {
+        let prompt = prompt.trim_end();
+        let opened = prompt.ends_with(marks.open.trim_end());
+        (!prompt.ends_with(marks.close)).then_some(Self { marks, opened })
     }
 }
 
@@ -232,12 +233,13 @@ mod tests {
         assert_eq!(marks.open, "<think>");
         assert_eq!(of_template("{{ messages }}"), None);
         for (prompt, opened) in [
-            ("<|assistant|><think>\n", true),
-            ("<|assistant|><think>", true),
-            ("<|assistant|>", false),
-            ("<|assistant|><think>\n\n</think>\n\n", false),
+            ("<|assistant|><think>\n", Some(true)),
+            ("<|assistant|><think>", Some(true)),
+            ("<|assistant|>", Some(false)),
+            ("<|assistant|><think>\n\n</think>\n\n", None),
         ] {
-            assert_eq!(Thoughts::after(marks, prompt).opened, opened, "{prompt}");
+            let thoughts = Thoughts::after(marks, prompt);
+            assert_eq!(thoughts.map(|it| it.opened), opened, "{prompt}");
         }
     }
 

@@ -404,10 +404,8 @@ fn parameters_of_every_kind_are_held_to() {
 #[test]
 fn thoughts_come_before_what_is_held() {
     let marks = crate::serve::tools::thoughts::of_template("</think>").unwrap();
-    let (opened, open) = (
-        Thoughts::after(marks, "<think>"),
-        Thoughts::after(marks, ""),
-    );
+    let after = |prompt| Thoughts::after(marks, prompt).unwrap();
+    let (opened, open) = (after("<think>"), after(""));
     let number = Held {
         to: To::Schema(json!({ "type": "integer", "maximum": 7 })),
         field: "response_format",

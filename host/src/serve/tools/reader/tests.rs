@@ -692,8 +692,7 @@ fn calls_come_after_thoughts() {
     for at in 0..text.len() {
         let thoughts = super::super::thoughts::of_template("</think>").unwrap();
         let thoughts = Thoughts::after(thoughts, "");
-        let mut reader =
-            Reader::new(formats::named("hermes"), signatures()).thinking(Some(thoughts));
+        let mut reader = Reader::new(formats::named("hermes"), signatures()).thinking(thoughts);
         let mut pieces = reader.push(&text[..at]);
         pieces.extend(reader.push(&text[at..]));
         pieces.extend(reader.finish(false));
