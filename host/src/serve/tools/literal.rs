@@ -470,22 +470,20 @@ fn escape(rest: &mut &str, text: &mut String) -> Option<()> {
         'U' => text.push(char::from_u32(digits(rest, 8)?)?),
         'u' => {
             let first = digits(rest, 4)?;
-            let second = match (first, rest.strip_prefix("\\u")) {
-                (0xD800..=0xDBFF, Some(mut behind)) => {
-                    let second = digits(&mut behind, 4)?;
-                    *rest = behind;
-                    Some(second)
-                }
+            let mut behind = rest.strip_prefix("\\u").unwrap_or_default();
+            let second = match first {
+                0xD800..=0xDBFF => digits(&mut behind, 4),
                 _ => None,
             };
             match second {
                 // Two halves, as JSON writes letters beyond the first plane.
                 Some(second @ 0xDC00..=0xDFFF) => {
+                    *rest = behind;
                     let code = 0x1_0000 + ((first - 0xD800) << 10) + (second - 0xDC00);
                     text.push(char::from_u32(code)?);
                 }
-                Some(_) => return None,
-                None => text.push(char::from_u32(first)?),
+                // A half by itself is no letter.
+                _ => text.push(char::from_u32(first).unwrap_or(char::REPLACEMENT_CHARACTER)),
             }
         }
         // As Python has it.
@@ -513,6 +511,7 @@ mod tests {
                 json!("a\"b\né😀A\\d"),
             ),
             ("'''a\n'b'''", json!("a\n'b")),
+            (r"'\ud800\u0041'", json!("\u{fffd}A")),
             ("[1, 'a', [], (2,),]", json!([1, "a", [], [2]])),
             (
                 "{'a': {\"b\": None}, 'c': [True]}",
@@ -522,20 +521,7 @@ mod tests {
             assert_eq!(read(text, &PYTHON), Some(value), "{text}");
         }
         for wrong in [
-            "",
-            "a",
-            "f(1)",
-            "'a",
-            "[1",
-            "{1: 2}",
-            "1 2",
-            "{'a'}",
-            "'\\x4'",
-            "'\\ud800'",
-            "'\\ud800\\u0041'",
-            "x=1",
-            "[1 2]",
-            "'\\",
+            "", "a", "f(1)", "'a", "[1", "{1: 2}", "1 2", "{'a'}", "'\\x4'", "x=1", "[1 2]", "'\\",
         ] {
             assert_eq!(read(wrong, &PYTHON), None, "{wrong}");
         }

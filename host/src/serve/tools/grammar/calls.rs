@@ -188,7 +188,7 @@ pub(super) fn any(notation: &Notation, marks: &mut Marks<'_>) -> String {
          key: text | /[A-Za-z0-9_]{{1,64}}/\n\
          list: \"[\" (any (\",\" any)*)? \"]\"\n\
          object: \"{{\" (key \":\" any (\",\" key \":\" any)*)? \"}}\"\n\
-         number: %json {{\"type\": \"number\"}}\n\
+         number: /-?(0|[1-9][0-9]{{0,14}})(\\.[0-9]{{1,14}})?/\n\
          any: text | list | object | number | \"true\" | \"false\" | \"null\"\n"
     );
     lark

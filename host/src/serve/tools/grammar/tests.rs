@@ -512,3 +512,120 @@ fn channels_hold_calls_and_formats() {
         }
     }
 }
+
+/// Numbers that are as good as random.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, count: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % count
+    }
+}
+
+/// A text that a grammar takes; `None` where it goes on and on.
+fn sample(grammar: &Grammar, dice: &mut Dice) -> Option<String> {
+    let mut matcher = check::matcher(grammar).unwrap();
+    let mut text = Vec::new();
+    while text.len() < 1500 {
+        if matcher.is_stopped() || matcher.is_accepting().unwrap() && dice.below(2) == 0 {
+            return String::from_utf8(text).ok();
+        }
+        let mask = matcher.compute_mask().unwrap();
+        // Letters that people write, and seldom white space.
+        let allowed: Vec<u32> = (32..127)
+            .chain([10])
+            .filter(|&byte| mask.is_allowed(byte))
+            .collect();
+        let dark: Vec<u32> = allowed.iter().copied().filter(|&byte| byte > 32).collect();
+        // What is in no other text is a part of a mark beyond ASCII.
+        let some = if dark.is_empty() || dice.below(8) == 0 {
+            &allowed
+        } else {
+            &dark
+        };
+        let byte = match some.len() {
+            0 => (128..256).find(|&byte| mask.is_allowed(byte))?,
+            count => some[dice.below(count)],
+        };
+        matcher.consume_token(byte).unwrap();
+        text.push(byte as u8);
+    }
+    None
+}
+
+#[test]
+fn whatever_a_grammar_takes_is_read_as_calls_by_the_schema() {
+    let schema = json!({ "type": "object", "properties": {
+        "t": { "type": "string", "maxLength": 5 },
+        "n": { "type": "integer", "minimum": -9, "maximum": 99 },
+        "on": { "type": "boolean" },
+        "unit": { "enum": ["c", "f", 1, null] },
+        "l": { "type": "array", "items": { "type": "integer", "minimum": 0, "maximum": 9 }, "maxItems": 2 },
+    }, "required": ["n", "unit"], "additionalProperties": false });
+    let mut tools = tools();
+    tools[0].parameters = Some(schema);
+    let offered: Vec<&Tool> = tools.iter().collect();
+    let mut dice = Dice(7);
+    for name in [
+        "qwen-3-coder",
+        "seed",
+        "glm, in lines",
+        "glm",
+        "minimax-m2",
+        "deepseek-3.2",
+        "deepseek-4",
+        "kimi-k2",
+        "functiongemma",
+        "gemma-4",
+        "lfm-2",
+        "python",
+        "hermes",
+        "channels",
+    ] {
+        let format = formats::named(name);
+        let mut marks = Marks::of(None);
+        let grammar = match name {
+            "channels" => in_channels(&mut marks, &offered, true, None).unwrap(),
+            _ => of(format, &mut marks, &offered, MUST, None, None).unwrap(),
+        };
+        let mut read = 0;
+        for _ in 0..12 {
+            let Some(text) = sample(&grammar, &mut dice) else {
+                continue;
+            };
+            let signatures = tools.iter().map(Tool::signature).collect();
+            let mut reader = crate::serve::tools::Reader::new(format, signatures);
+            reader.push(&text);
+            reader.finish(false);
+            let whole = reader.whole();
+            let (_, said, calls) = reader.into_parts();
+            assert!(
+                !calls.is_empty() && calls.len() == whole,
+                "{name}: {text:?}: {calls:?}"
+            );
+            assert!(
+                said.is_empty() || name == "channels",
+                "{name}: {text:?}: {said:?}"
+            );
+            for call in calls.iter().filter(|call| call.name == "f") {
+                let given: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|error| {
+                    panic!("{name}: {text:?}: {}: {error}", call.arguments)
+                });
+                let right = given["n"].as_i64().is_some_and(|n| (-9..=99).contains(&n))
+                    && [json!("c"), json!("f"), json!(1), json!(null)].contains(&given["unit"])
+                    && given
+                        .get("t")
+                        .is_none_or(|t| t.as_str().is_some_and(|t| t.chars().count() <= 5))
+                    && given.get("on").is_none_or(Value::is_boolean)
+                    && given.get("l").is_none_or(Value::is_array);
+                assert!(right, "{name}: {text:?}: {given}");
+            }
+            read += 1;
+        }
+        assert!(read > 0, "{name}");
+    }
+}
