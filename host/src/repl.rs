@@ -32,14 +32,14 @@ pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     let server = server.map(|url| speaker::server(url, authorities));
     let server = server.transpose()?;
     let mut session = Session::new(global, &registry, interrupt, verb, server);
-    if let Some(model) = &verb.model {
-        session.load(model)?;
-    }
     // A terminal that can't move its cursor gets plain lines, as a pipe does.
     let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");
     if std::io::stdin().is_terminal() && !dumb {
-        at_terminal(&mut session)?;
+        at_terminal(&mut session, verb.model.as_deref())?;
     } else {
+        if let Some(model) = &verb.model {
+            session.load(model)?;
+        }
         over_pipe(&mut session)?;
         // A script learns of a message that got no reply, or a command that failed, by the exit code of the first.
         if let Some(code) = session.failed {
@@ -49,12 +49,17 @@ pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn at_terminal(session: &mut Session<'_>) -> Result<()> {
-    session.say("Type a message. /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.");
+fn at_terminal(session: &mut Session<'_>, model: Option<&str>) -> Result<()> {
     #[cfg(unix)]
-    terminal::kept()?;
+    let terminal = terminal::Terminal::take()?;
+    if let Some(model) = model {
+        session.load(model)?;
+    }
+    session.say("Type a message. /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves.");
     let mut editor = Editor::new(session.registry().folders().state.as_deref());
     loop {
+        #[cfg(unix)]
+        terminal.hold_keys()?;
         match editor.read()? {
             Input::Text(text) => {
                 if !session.take(&text)? {

@@ -1,31 +1,68 @@
-//! The terminal as it was found: a signal that ends the program while a line is typed leaves it so.
+//! The terminal while a conversation goes on: what is typed between two prompts waits for the next one, key by key.
+//!
+//! As it is found, a terminal takes lines: it shows them at once, amid what is printed, and ends them with another character than
+//! Enter sends, which the line editor takes for an end only after it has read on, past the line. So keys are neither shown nor
+//! changed from the first to the last prompt; Ctrl-C is a signal as before.
 
 use crate::error::{Error, Result};
-use rustix::termios::{OptionalActions, tcgetattr, tcsetattr};
-use signal_hook::consts::{SIGHUP, SIGTERM};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
+use signal_hook::consts::{SIGHUP, SIGQUIT, SIGTERM};
 use signal_hook::low_level::{emulate_default_handler, pipe};
-use std::io::Read;
+use std::io::{Read, stdin};
 use std::os::unix::net::UnixStream;
 
-/// From now on SIGTERM and SIGHUP put the terminal back as it is now, then end the program as they would have.
-pub(super) fn kept() -> Result<()> {
-    let failed = |error: std::io::Error| Error::file("terminal", &error);
-    let before = tcgetattr(std::io::stdin()).map_err(|error| failed(error.into()))?;
-    for signal in [SIGTERM, SIGHUP] {
-        let (mut wait, wake) = UnixStream::pair().map_err(failed)?;
-        pipe::register(signal, wake).map_err(failed)?;
-        let before = before.clone();
-        let end = move || {
-            if wait.read_exact(&mut [0]).is_ok() {
-                // A terminal that is gone has nothing to be put back.
-                let _ = tcsetattr(std::io::stdin(), OptionalActions::Now, &before);
-                let _ = emulate_default_handler(signal);
-            }
-        };
-        std::thread::Builder::new()
-            .name("signals".to_owned())
-            .spawn(end)
-            .map_err(failed)?;
+/// The terminal of a conversation; it is put back as it was found with this, and by a signal that ends the program.
+pub(super) struct Terminal {
+    found: Termios,
+    between: Termios,
+}
+
+impl Terminal {
+    /// Takes the terminal at standard input.
+    pub(super) fn take() -> Result<Self> {
+        let found = tcgetattr(stdin()).map_err(|error| failed(error.into()))?;
+        for signal in [SIGTERM, SIGHUP, SIGQUIT] {
+            let (mut wait, wake) = UnixStream::pair().map_err(failed)?;
+            pipe::register(signal, wake).map_err(failed)?;
+            let found = found.clone();
+            let end = move || {
+                if wait.read_exact(&mut [0]).is_ok() {
+                    // A terminal that is gone has nothing to be put back.
+                    let _ = tcsetattr(stdin(), OptionalActions::Now, &found);
+                    let _ = emulate_default_handler(signal);
+                }
+            };
+            std::thread::Builder::new()
+                .name("signals".to_owned())
+                .spawn(end)
+                .map_err(failed)?;
+        }
+        let mut between = found.clone();
+        between.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
+        between.input_modes -= InputModes::ICRNL | InputModes::IGNCR;
+        between.special_codes[SpecialCodeIndex::VMIN] = 1;
+        between.special_codes[SpecialCodeIndex::VTIME] = 0;
+        let terminal = Self { found, between };
+        terminal.hold_keys()?;
+        Ok(terminal)
     }
-    Ok(())
+
+    /// From now on keys wait. Said anew before each prompt, which leaves the terminal as it finds it: a shell that stopped the
+    /// program and went on with it may have brought its own ways.
+    pub(super) fn hold_keys(&self) -> Result<()> {
+        tcsetattr(stdin(), OptionalActions::Now, &self.between)
+            .map_err(|error| failed(error.into()))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = tcsetattr(stdin(), OptionalActions::Now, &self.found);
+    }
+}
+
+fn failed(error: std::io::Error) -> Error {
+    Error::file("terminal", &error)
 }

@@ -10,48 +10,89 @@ fn chat(home: &std::path::Path) -> Terminal {
     terminal
 }
 
-/// Enters a line once the prompt is there again, and waits for what it brings.
-fn enter(terminal: &Terminal, line: &str, expected: &str) -> String {
-    terminal.keys(line);
-    terminal.wait("the typed line", |screen| screen.contains(line));
-    terminal.keys("\r");
-    terminal.wait(expected, |screen| screen.contains(expected))
+/// What stands below the prompt at which this line was entered.
+fn below<'a>(screen: &'a str, line: &str) -> Option<&'a str> {
+    let (_, below) = screen.rsplit_once(&format!("> {line}\n"))?;
+    Some(below)
 }
 
-/// Ctrl-D at an empty prompt: before the prompt is there, the terminal itself would take the key.
-fn leave(terminal: Terminal) {
-    terminal.wait("an empty prompt", |screen| {
-        screen.lines().last().is_some_and(|line| line.trim() == ">")
+/// Enters a line at a prompt, and waits for what it brings.
+fn enter(terminal: &Terminal, line: &str, expected: &str) -> String {
+    terminal.keys(line);
+    let typed = format!("> {line}");
+    terminal.wait("the typed line", |screen| {
+        // A hint of the history may follow it.
+        screen
+            .lines()
+            .last()
+            .is_some_and(|last| last.starts_with(&typed))
     });
+    terminal.keys("\r");
+    terminal.wait(expected, |screen| {
+        below(screen, line).is_some_and(|below| below.contains(expected))
+    })
+}
+
+/// Ctrl-D: where a prompt is not there yet, it waits for it.
+fn leave(terminal: Terminal) {
     terminal.keys("\x04");
     assert_eq!(terminal.exit_code(), 0);
+}
+
+/// What is seen of the reply to a message.
+fn reply_begins(terminal: &Terminal, message: &str, length: usize) {
+    terminal.wait("the reply", |screen| {
+        below(screen, message).is_some_and(|below| below.trim().len() > length)
+    });
 }
 
 #[test]
 fn a_reply_can_be_interrupted_and_the_session_lives() {
     let home = tempfile::tempdir().expect("a folder");
     let terminal = chat(home.path());
-    enter(&terminal, "/set temperature 0", "temperature");
-    enter(&terminal, "/set max-tokens 1500", "max-tokens");
+    enter(&terminal, "/set temperature 0", "temperature is 0");
+    enter(&terminal, "/set max-tokens 1500", "max-tokens is 1500");
     // A reply that would run to the end of the context: stopped as soon as some of it is there.
-    let before = terminal.screen();
-    terminal.keys("Write a very long story about a dragon and a knight.\r");
-    terminal.wait("the reply", |screen| screen.len() > before.len() + 160);
+    let story = "Write a very long story about a dragon and a knight.";
+    terminal.keys(&format!("{story}\r"));
+    reply_begins(&terminal, story, 160);
     terminal.keys("\x03");
-    terminal.wait("the notice", |screen| screen.contains("stopped"));
+    terminal.wait("the notice", |screen| screen.contains("[stopped]"));
     // The next prompt works, and the stopped reply did not end the program.
-    enter(&terminal, "/set max-tokens 12", "12");
+    enter(&terminal, "/set max-tokens 12", "max-tokens is 12");
     enter(&terminal, "/stats", "tokens");
-    enter(&terminal, "/exit", "/exit");
+    terminal.keys("/exit\r");
     assert_eq!(terminal.exit_code(), 0);
+}
+
+#[test]
+fn what_is_typed_during_a_reply_waits_for_the_prompts() {
+    let home = tempfile::tempdir().expect("a folder");
+    let terminal = chat(home.path());
+    enter(&terminal, "/set temperature 0", "temperature is 0");
+    enter(&terminal, "/set max-tokens 100", "max-tokens is 100");
+    let message = "Count from one to fifty.";
+    terminal.keys(&format!("{message}\r"));
+    reply_begins(&terminal, message, 0);
+    terminal.keys("/set seed 11\r/set seed 12\r/set seed 13");
+    let screen = terminal.wait("the third line", |screen| {
+        screen.trim_end().ends_with("> /set seed 13")
+    });
+    // Each at its prompt, and nothing of it amid the reply.
+    let typed = "\n> /set seed 11\nseed is 11\n> /set seed 12\nseed is 12\n> /set seed 13";
+    assert!(screen.trim_end().ends_with(typed), "{screen}");
+    assert_eq!(screen.matches("/set seed").count(), 3, "{screen}");
+    terminal.keys("\r");
+    terminal.wait("the third answer", |screen| screen.contains("seed is 13"));
+    leave(terminal);
 }
 
 #[test]
 fn the_history_outlives_the_session() {
     let home = tempfile::tempdir().expect("a folder");
     let first = chat(home.path());
-    enter(&first, "/set seed 4711", "4711");
-    enter(&first, "/exit", "/exit");
+    enter(&first, "/set seed 4711", "seed is 4711");
+    first.keys("/exit\r");
     assert_eq!(first.exit_code(), 0);
     let second = chat(home.path());
     second.keys("\x1b[A\x1b[A");
@@ -59,6 +100,9 @@ fn the_history_outlives_the_session() {
         screen.contains("/set seed 4711")
     });
     second.keys("\x03");
+    second.wait("an empty prompt", |screen| {
+        screen.lines().last().is_some_and(|last| last.trim() == ">")
+    });
     leave(second);
 }
 
@@ -67,13 +111,10 @@ fn a_conversation_is_kept_saved_and_opened() {
     let home = tempfile::tempdir().expect("a folder");
     let file = home.path().join("talk.json");
     let terminal = chat(home.path());
-    enter(&terminal, "/set temperature 0", "temperature");
-    enter(&terminal, "/set max-tokens 8", "max-tokens");
-    enter(&terminal, "/system You are terse.", "terse");
-    enter(&terminal, "Hello there", "Hello there");
-    terminal.wait("the reply's end", |screen| {
-        screen.trim_end().ends_with('>') || screen.contains("length")
-    });
+    enter(&terminal, "/set temperature 0", "temperature is 0");
+    enter(&terminal, "/set max-tokens 8", "max-tokens is 8");
+    enter(&terminal, "/system You are terse.", "message is set");
+    enter(&terminal, "Hello there", "\n>");
     enter(&terminal, "/save talk.json", "saved");
     let saved = std::fs::read_to_string(&file).expect("the conversation");
     let saved: serde_json::Value = serde_json::from_str(&saved).expect("JSON");
@@ -99,7 +140,8 @@ fn models_lie_side_by_side() {
     std::os::unix::fs::symlink(&tiny, home.path().join("tiny.gguf")).expect("a link");
     enter(&terminal, "/load tiny.gguf", "loaded");
     let screen = enter(&terminal, "/models", "SmolLM2-135M-Instruct");
-    assert!(screen.contains("tiny"), "{screen}");
+    let both = below(&screen, "/models").is_some_and(|below| below.contains("tiny"));
+    assert!(both, "{screen}");
     enter(&terminal, "/unload tiny", "unloaded");
     enter(&terminal, "/nonsense", "/help");
     leave(terminal);
