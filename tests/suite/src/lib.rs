@@ -3,6 +3,7 @@
 //! The tests are in `tests/`; this library holds what they share.
 
 pub mod http;
+pub mod modules;
 pub mod server;
 pub mod terminal;
 
@@ -85,6 +86,12 @@ pub fn host() -> PathBuf {
         target.join("dist").join(program)
     })
     .clone()
+}
+
+/// Python with the packages that `cargo verify` installs.
+pub fn python() -> Command {
+    let program = root().join("cache/venv/bin/python");
+    Command::new(std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(program, PathBuf::from))
 }
 
 /// The environment of a user whose folders are all under `home`: nothing of the machine's own user is read or written.

@@ -1,10 +1,9 @@
 //! The server as the official clients of OpenAI, Anthropic and Ollama meet it, and what it says to requests that are wrong.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
 use backplane_tests::http::{ask, head, send};
 use backplane_tests::server::Server;
-use backplane_tests::{SMOLLM2, real_model, root};
+use backplane_tests::{SMOLLM2, modules, python, real_model, root};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -30,18 +29,9 @@ fn smollm2(home: &Path) -> (Server, String) {
 /// A server of a model that says the last message again, so that replies may call tools; its embeddings and its tokenizer
 /// panic, and it asks for a key.
 fn echo() -> (TempDir, Server) {
-    let home = tempfile::tempdir().expect("a folder");
-    let modules = home.path().join("modules");
-    std::fs::create_dir(&modules).expect("a folder");
-    let name = format!("panics{}", std::env::consts::DLL_SUFFIX);
-    let built = module_path("backplane-module-panics");
-    std::fs::copy(built, modules.join(name)).expect("a module");
-    std::fs::write(home.path().join("model.echo"), "anything").expect("a model");
-    let manifest = home.path().join("plugins.toml");
-    let text = "directories = [\"modules\"]\n[plugin.panics.options]\n\
-        last_message = true\ntoken_delay_ms = 2\npanic_in = [\"embed\", \"tokenize\"]\n";
-    std::fs::write(&manifest, text).expect("a manifest");
-    let manifest = manifest.to_str().expect("UTF-8").to_owned();
+    let manifest = "[plugin.panics.options]\n\
+        last_message = true\ntoken_delay_ms = 2\npanic_in = [\"embed\", \"tokenize\"]";
+    let (home, manifest) = modules::home(&["panics"], manifest);
     let keys = home.path().join("keys");
     std::fs::write(&keys, format!("tests: {KEY}\n")).expect("keys");
     owner_alone(&keys);
@@ -51,20 +41,15 @@ fn echo() -> (TempDir, Server) {
     (home, server)
 }
 
-fn python() -> PathBuf {
-    let python = root().join("cache/venv/bin/python");
-    std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from)
-}
-
 #[test]
 fn the_official_clients_are_content() {
     let home = tempfile::tempdir().expect("a folder");
     let (server, id) = smollm2(home.path());
     let url = format!("http://{}", server.address);
-    let run = |program: PathBuf, script: PathBuf| {
+    let run = |mut program: Command, script: PathBuf| {
         // One each, as they keep it busy on purpose.
         let (_home, echo) = echo();
-        let output = Command::new(program)
+        let output = program
             .arg(&script)
             .args([&url, &id, &format!("http://{}", echo.address), KEY])
             .current_dir(home.path())
@@ -94,7 +79,7 @@ fn the_official_clients_are_content() {
         }
         for script in ["openai_client.mjs", "anthropic_client.mjs"] {
             let script = by_node(script);
-            scope.spawn(|| run(root().join("cache/venv/bin/node"), script));
+            scope.spawn(|| run(Command::new(root().join("cache/venv/bin/node")), script));
         }
     });
 }

@@ -1,29 +1,13 @@
 //! The server's edge: who may ask, what is counted and logged, and what streams leave behind.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
 use backplane_tests::http::{Answer, head, send};
+use backplane_tests::modules;
 use backplane_tests::server::Server;
-use backplane_tests::{SMOLLM2, real_model, root, run};
+use backplane_tests::{SMOLLM2, python, real_model, root, run};
 use serde_json::{Value, json};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
-use tempfile::TempDir;
-
-/// A folder with the module `echo-a`, a model that it runs, and a manifest.
-fn echo(manifest: &str) -> (TempDir, String) {
-    let home = tempfile::tempdir().expect("a folder");
-    let modules = home.path().join("modules");
-    std::fs::create_dir(&modules).expect("a folder");
-    let file = format!("echo_a{}", std::env::consts::DLL_SUFFIX);
-    std::fs::copy(module_path("backplane-module-echo-a"), modules.join(file)).expect("a module");
-    std::fs::write(home.path().join("model.echo"), "anything").expect("a model");
-    let path = home.path().join("plugins.toml");
-    std::fs::write(&path, format!("directories = [\"modules\"]\n{manifest}\n")).expect("written");
-    let path = path.to_str().expect("UTF-8").to_owned();
-    (home, path)
-}
+use std::path::Path;
 
 /// Writes a file that its owner alone can read.
 fn secret(home: &Path, name: &str, text: &str) -> String {
@@ -47,9 +31,7 @@ fn ask(server: &Server, method: &str, path: &str, headers: &[&str], body: &Value
 
 /// The samples of the server's metrics, by Prometheus' own parser.
 fn samples(server: &Server, key: &[&str]) -> Value {
-    let python = root().join("cache/venv/bin/python");
-    let python = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from);
-    let output = Command::new(python)
+    let output = python()
         .arg(root().join("tests/suite/tests/metrics_page.py"))
         .arg(format!("http://{}/metrics", server.address))
         .args(key)
@@ -79,7 +61,7 @@ fn completion(prompt: &str, more: Value) -> Value {
 
 #[test]
 fn requests_are_counted_and_logged_by_their_id() {
-    let (home, manifest) = echo("");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     let secret = "a prompt that nobody is to read";
     let given = ask(
@@ -196,7 +178,7 @@ fn requests_are_counted_and_logged_by_their_id() {
 
 #[test]
 fn keys_let_in_who_has_one() {
-    let (home, manifest) = echo("");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let keys = secret(
         home.path(),
         "keys",
@@ -292,7 +274,7 @@ fn keys_let_in_who_has_one() {
 
 #[test]
 fn web_pages_ask_only_where_they_may() {
-    let (home, manifest) = echo("");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     let get =
         |server: &Server, headers: &[&str]| ask(server, "GET", "/v1/models", headers, &Value::Null);
@@ -380,7 +362,7 @@ fn web_pages_ask_only_where_they_may() {
 #[test]
 fn a_silent_stream_has_comments_and_a_silent_connection_an_end() {
     let options = "[plugin.echo_a.options]\ntoken_delay_ms = 100";
-    let (home, manifest) = echo(options);
+    let (home, manifest) = modules::home(&["echo-a"], options);
     let arguments = ["model.echo", "--heartbeat", "20ms", "--idle-time", "300ms"];
     let server = Server::start(home.path(), Some(&manifest), &arguments).ready();
     let body = completion("abc", json!({ "stream": true, "temperature": 0 }));

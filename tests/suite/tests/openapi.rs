@@ -1,12 +1,9 @@
 //! The document of the API, and schemathesis, which asks the server for all that it promises.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
-use backplane_tests::root;
 use backplane_tests::server::Server;
+use backplane_tests::{modules, python};
 use serde_json::json;
-use std::path::PathBuf;
-use std::process::Command;
 
 /// What is looked at in every answer. What a schema takes and a model does not (a prompt that is too long, a token that is not
 /// in its vocabulary) is refused with 400, so that being taken is not among it.
@@ -15,17 +12,9 @@ const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_co
 
 #[test]
 fn schemathesis_finds_nothing() {
-    let home = tempfile::tempdir().expect("a folder");
-    let modules = home.path().join("modules");
-    std::fs::create_dir(&modules).expect("a folder");
-    let file = format!("echo_a{}", std::env::consts::DLL_SUFFIX);
-    std::fs::copy(module_path("backplane-module-echo-a"), modules.join(file)).expect("a module");
-    std::fs::write(home.path().join("model.echo"), "anything").expect("a model");
-    let manifest = home.path().join("plugins.toml");
-    std::fs::write(&manifest, "directories = [\"modules\"]\n").expect("written");
-    let manifest = manifest.to_str().expect("UTF-8");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let arguments = ["model.echo", "--context", "2048", "--access-log=false"];
-    let server = Server::start(home.path(), Some(manifest), &arguments).ready();
+    let server = Server::start(home.path(), Some(&manifest), &arguments).ready();
 
     let document = server.get("/openapi.json");
     assert_eq!(document.status, 200);
@@ -53,9 +42,7 @@ fn schemathesis_finds_nothing() {
     *id = json!({ "enum": ["model.echo"] });
     let file = home.path().join("openapi.json");
     std::fs::write(&file, document.to_string()).expect("written");
-    let python = root().join("cache/venv/bin/python");
-    let python = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from);
-    let output = Command::new(python)
+    let output = python()
         .args(["-m", "schemathesis.cli", "run"])
         .args(["--phases", "examples,coverage,fuzzing"])
         .args(["--checks", CHECKS])

@@ -1,10 +1,10 @@
 //! Modules that are added, replaced, broken and removed while a conversation goes on.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
+use backplane_tests::modules::{move_over, place, variant, write_manifest};
 use backplane_tests::{Heard, command};
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Stdio};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -18,26 +18,6 @@ struct Talk {
     err: Heard,
 }
 
-fn place(home: &Path, module: &str) -> PathBuf {
-    let suffix = std::env::consts::DLL_SUFFIX;
-    home.join("modules").join(format!("{module}{suffix}"))
-}
-
-/// The bytes of a test module, and nothing that it does, made others than they are.
-fn variant(module: &str, more: &str) -> Vec<u8> {
-    let built = module_path(&format!("backplane-module-{module}"));
-    let mut bytes = std::fs::read(built).expect("a module");
-    bytes.extend(more.as_bytes());
-    bytes
-}
-
-/// Puts another file at a place in one move.
-fn move_over(path: &Path, bytes: &[u8]) {
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, bytes).expect("a module");
-    std::fs::rename(fresh, path).expect("a module");
-}
-
 impl Talk {
     fn start(modules: &[(&str, &str)], manifest: &str) -> Self {
         let home = tempfile::tempdir().expect("a folder");
@@ -46,12 +26,10 @@ impl Talk {
         for (name, module) in modules {
             std::fs::write(place(home.path(), name), variant(module, "")).expect("a module");
         }
-        let file = home.path().join("plugins.toml");
-        write_manifest(&file, manifest);
-        let file = file.to_str().expect("UTF-8");
+        let file = write_manifest(home.path(), manifest);
         let arguments = [
             "--manifest",
-            file,
+            &file,
             "chat",
             "--temperature",
             "0",
@@ -82,7 +60,7 @@ impl Talk {
     }
 
     fn manifest(&self, text: &str) {
-        write_manifest(&self.home.path().join("plugins.toml"), text);
+        write_manifest(self.home.path(), text);
     }
 
     fn hear(&self, heard: &Heard, expected: &str) -> String {
@@ -151,10 +129,6 @@ impl Talk {
             std::thread::sleep(Duration::from_millis(20));
         }
     }
-}
-
-fn write_manifest(file: &Path, text: &str) {
-    std::fs::write(file, format!("directories = [\"modules\"]\n{text}\n")).expect("a manifest");
 }
 
 #[test]

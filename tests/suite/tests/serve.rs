@@ -1,14 +1,13 @@
 //! The server as its clients and its operator meet it.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
 use backplane_tests::http::{ask, head, send};
+use backplane_tests::modules::{self, move_over, place, variant, write_manifest};
 use backplane_tests::server::Server;
 use backplane_tests::{SMOLLM2, real_model, run};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -21,43 +20,6 @@ fn smollm2(arguments: &[&str]) -> (TempDir, Server, String) {
     let server = Server::start(home.path(), None, &all).ready();
     let id = SMOLLM2.trim_end_matches(".gguf").to_owned();
     (home, server, id)
-}
-
-/// A folder with the test modules of these names, a model that they run, and a manifest.
-fn modules(names: &[&str], manifest: &str) -> (TempDir, String) {
-    let home = tempfile::tempdir().expect("a folder");
-    std::fs::create_dir(home.path().join("modules")).expect("a folder");
-    for name in names {
-        move_over(&place(home.path(), name), &variant(name, ""));
-    }
-    std::fs::write(home.path().join("model.echo"), "anything").expect("a model");
-    let file = home.path().join("plugins.toml");
-    write_manifest(home.path(), manifest);
-    let file = file.to_str().expect("UTF-8").to_owned();
-    (home, file)
-}
-
-fn write_manifest(home: &Path, text: &str) {
-    let text = format!("directories = [\"modules\"]\n{text}\n");
-    move_over(&home.join("plugins.toml"), text.as_bytes());
-}
-
-fn place(home: &Path, name: &str) -> PathBuf {
-    let file = format!("{}{}", name.replace('-', "_"), std::env::consts::DLL_SUFFIX);
-    home.join("modules").join(file)
-}
-
-fn variant(name: &str, more: &str) -> Vec<u8> {
-    let built = module_path(&format!("backplane-module-{name}"));
-    let mut bytes = std::fs::read(built).expect("a module");
-    bytes.extend(more.as_bytes());
-    bytes
-}
-
-fn move_over(path: &Path, bytes: &[u8]) {
-    let fresh = path.with_extension("new");
-    std::fs::write(&fresh, bytes).expect("a file");
-    std::fs::rename(fresh, path).expect("a file");
 }
 
 fn user(text: &str) -> Value {
@@ -298,7 +260,7 @@ fn what_is_wrong_is_refused_in_openais_shape() {
 #[test]
 fn a_client_that_goes_away_frees_its_place() {
     let options = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
-    let (home, manifest) = modules(&["echo-a"], options);
+    let (home, manifest) = modules::home(&["echo-a"], options);
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     let generated = || {
         // Counters of the model are not told yet; threads are: one for each reply that runs.
@@ -337,7 +299,7 @@ fn a_client_that_goes_away_frees_its_place() {
 
 #[test]
 fn a_second_server_on_a_port_says_so_and_ends() {
-    let (home, manifest) = modules(&["echo-a"], "");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let mut server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     let port = server
         .address
@@ -394,7 +356,7 @@ fn a_second_server_on_a_port_says_so_and_ends() {
 #[test]
 fn replies_may_end_before_it_stops_and_are_cut_off_then() {
     let options = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
-    let (home, manifest) = modules(&["echo-a"], options);
+    let (home, manifest) = modules::home(&["echo-a"], options);
     let start = |grace: &str| {
         Server::start(
             home.path(),
@@ -456,7 +418,7 @@ fn lines(mut coming: backplane_tests::http::Coming) -> Vec<String> {
 fn a_worker_that_crashes_fails_its_request_and_the_others_go_on() {
     let manifest = "[plugin.panics]\nisolation = \"process\"\n[plugin.panics.options]\ncrash_in = [\"chat\"]\n\
         token_delay_ms = 10";
-    let (home, manifest) = modules(&["panics"], manifest);
+    let (home, manifest) = modules::home(&["panics"], manifest);
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     for _ in 0..2 {
         let answer = server.post(
@@ -488,7 +450,7 @@ fn a_worker_that_crashes_fails_its_request_and_the_others_go_on() {
 #[test]
 fn a_reload_leaves_what_runs_and_gives_what_comes_to_the_new_module() {
     let slow = "[plugin.echo_a.options]\ntoken_delay_ms = 20";
-    let (home, manifest) = modules(&["echo-a"], slow);
+    let (home, manifest) = modules::home(&["echo-a"], slow);
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
     let say = |text: &str| {
         let body =

@@ -1,10 +1,9 @@
 //! Models that are loaded when they are asked for, the room they take, and the queue before them.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
 use backplane_tests::http::{Coming, ask, head, send};
 use backplane_tests::server::Server;
-use backplane_tests::{SMOLLM2, real_model, run};
+use backplane_tests::{SMOLLM2, modules, real_model, run};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,23 +11,17 @@ use tempfile::TempDir;
 
 /// A folder with the echo module, models of these names and sizes in MiB, and a manifest.
 fn echo(models: &[(&str, u64)], manifest: &str) -> (TempDir, String) {
-    let home = tempfile::tempdir().expect("a folder");
-    let modules = home.path().join("modules");
-    std::fs::create_dir(&modules).expect("a folder");
-    let module = module_path("backplane-module-echo-a");
-    let name = format!("echo_a{}", std::env::consts::DLL_SUFFIX);
-    std::fs::copy(&module, modules.join(name)).expect("a module");
-    let mut text = format!("directories = [\"modules\"]\n{manifest}\n");
+    let mut text = manifest.to_owned();
+    for (name, _) in models {
+        text += &format!("\n[serve.model.{name}]\nmodel = \"{name}.echo\"");
+    }
+    let (home, manifest) = modules::home(&["echo-a"], &text);
     for (name, mib) in models {
         let file = std::fs::File::create(home.path().join(format!("{name}.echo")));
         file.and_then(|file| file.set_len(mib << 20))
             .expect("a model");
-        text += &format!("[serve.model.{name}]\nmodel = \"{name}.echo\"\n");
     }
-    let path = home.path().join("plugins.toml");
-    std::fs::write(&path, text).expect("a manifest");
-    let path = path.to_str().expect("UTF-8").to_owned();
-    (home, path)
+    (home, manifest)
 }
 
 const SLOW: &str =

@@ -1,14 +1,12 @@
 //! The server over TLS, asked by a client that knows nothing of ours: Python's.
 #![cfg(unix)]
 
-use backplane_contract_tests::module_path;
 use backplane_tests::server::Server;
-use backplane_tests::{command, root, run};
+use backplane_tests::{command, modules, run};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::time::Duration;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
@@ -63,9 +61,7 @@ except (urllib.error.URLError, OSError) as error:
     } else {
         "GET"
     };
-    let venv = root().join("cache/venv/bin/python");
-    let program = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(venv, PathBuf::from);
-    let mut command = Command::new(program);
+    let mut command = backplane_tests::python();
     command
         .args(["-c", PROGRAM, method])
         .arg(format!("https://{}{path}", server.address))
@@ -138,13 +134,7 @@ fn by_the_command_line(server: &Server, home: &Path) {
 
 #[test]
 fn python_is_content_with_certificates_and_others_are_not() {
-    let home = tempfile::tempdir().expect("a folder");
-    let modules = home.path().join("modules");
-    std::fs::create_dir(&modules).expect("a folder");
-    let file = format!("echo_a{}", std::env::consts::DLL_SUFFIX);
-    std::fs::copy(module_path("backplane-module-echo-a"), modules.join(file)).expect("a module");
-    write(home.path(), "model.echo", "anything");
-    let manifest = write(home.path(), "plugins.toml", "directories = [\"modules\"]\n");
+    let (home, manifest) = modules::home(&["echo-a"], "");
     let ours = authority(home.path(), "ours");
     let theirs = authority(home.path(), "theirs");
     let (certificate, key) = leaf(home.path(), "server", &ours);

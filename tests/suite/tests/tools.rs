@@ -2,10 +2,8 @@
 #![cfg(unix)]
 
 use backplane_tests::server::Server;
-use backplane_tests::{SMOLLM2, fixture, real_model, root};
+use backplane_tests::{SMOLLM2, fixture, python, real_model, root};
 use serde_json::{Value, json};
-use std::path::PathBuf;
-use std::process::Command;
 use tempfile::TempDir;
 
 /// A model of random weights: it says anything that it is not kept from.
@@ -312,9 +310,7 @@ fn conversations(server: &Server, id: &str) {
 
 /// Random schemas: what comes parses, and an independent validator takes it.
 fn fuzz(server: &Server) {
-    let python = root().join("cache/venv/bin/python");
-    let python = std::env::var_os("BACKPLANE_TEST_PYTHON").map_or(python, PathBuf::from);
-    let output = Command::new(python)
+    let output = python()
         .arg(root().join("tests/suite/python/grammar_fuzz.py"))
         .args([server.address.as_str(), RANDOM])
         .output()
