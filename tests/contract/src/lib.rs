@@ -1,5 +1,8 @@
 //! Builds plugin modules for tests, once a process, and says where they are.
 //!
+//! `cargo verify` builds all of them together with the tests and names Cargo's folder in `BACKPLANE_BUILT`: then nothing is
+//! built here.
+//!
 //! ```no_run
 //! let module = backplane_contract_tests::module_path("backplane-module-echo-a");
 //! ```
@@ -25,12 +28,27 @@ pub fn target_dir() -> PathBuf {
     )
 }
 
-/// Path of the module that a package of this workspace builds; builds it when it is out of date.
+/// Path of the module, or the program, that a package of this workspace builds; builds it when it is out of date.
 ///
 /// # Panics
 /// It can't be built; the compiler's words are in the message.
 pub fn module_path(package: &str) -> PathBuf {
-    build_once(package, &["build"], &[])
+    let module = format!(
+        "{}{}{}",
+        std::env::consts::DLL_PREFIX,
+        package.replace('-', "_"),
+        std::env::consts::DLL_SUFFIX
+    );
+    let program = format!("{package}{}", std::env::consts::EXE_SUFFIX);
+    built(&module)
+        .or_else(|| built(&program))
+        .unwrap_or_else(|| build_once(package, &["build"], &[]))
+}
+
+/// A file of the folder that `BACKPLANE_BUILT` names, where one is named and it is there.
+pub fn built(file: &str) -> Option<PathBuf> {
+    let folder = PathBuf::from(std::env::var_os("BACKPLANE_BUILT")?);
+    Some(folder.join(file)).filter(|path| path.exists())
 }
 
 /// As [`module_path()`], with panics that abort.

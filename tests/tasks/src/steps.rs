@@ -299,7 +299,41 @@ pub(crate) fn demo(prompt: &[String]) -> Result<ExitCode> {
 /// Every check there is.
 pub(crate) fn verify() -> Result<ExitCode> {
     step("format", cargo().args(["fmt", "--all", "--check"]))?;
-    step("references", &mut task("references")?)?;
+    std::thread::scope(|scope| {
+        // It waits for the network more than it computes.
+        let references = scope.spawn(|| step("references", &mut task("references")?));
+        build_everything()?;
+        match references.join() {
+            Ok(done) => done,
+            Err(_) => bail!("references failed (a panic)"),
+        }
+    })?;
+    step(
+        "tests",
+        cargo()
+            .args(["nextest", "run", "--workspace", "--no-fail-fast"])
+            .env("BACKPLANE_DIST", dist())
+            .env("BACKPLANE_BUILT", target().join("debug")),
+    )?;
+    step("limits", &mut task("limits")?)?;
+    if cargo()
+        .args(["deny", "--version"])
+        .output()
+        .is_ok_and(|out| out.status.success())
+    {
+        step(
+            "licences",
+            cargo().args(["deny", "check", "licenses", "bans", "sources"]),
+        )?;
+    } else {
+        println!("verify: licences not checked here: cargo-deny is not installed");
+    }
+    println!("verify: all passed");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The checks that compile, and what the tests run.
+fn build_everything() -> Result<()> {
     step(
         "clippy",
         cargo().args([
@@ -318,32 +352,16 @@ pub(crate) fn verify() -> Result<ExitCode> {
             .args(["doc", "--workspace", "--no-deps", "--quiet"])
             .env("RUSTDOCFLAGS", "-D warnings"),
     )?;
+    // The tests, and the modules and programs that they run: all at once, by the same features.
+    step(
+        "build",
+        cargo().args(["build", "--workspace", "--all-targets", "--quiet"]),
+    )?;
     step(
         "doc tests",
         cargo().args(["test", "--doc", "--workspace", "--quiet"]),
     )?;
-    step("stage", &mut task("stage")?)?;
-    step(
-        "tests",
-        cargo()
-            .args(["nextest", "run", "--workspace", "--no-fail-fast"])
-            .env("BACKPLANE_DIST", dist()),
-    )?;
-    step("limits", &mut task("limits")?)?;
-    if cargo()
-        .args(["deny", "--version"])
-        .output()
-        .is_ok_and(|out| out.status.success())
-    {
-        step(
-            "licences",
-            cargo().args(["deny", "check", "licenses", "bans", "sources"]),
-        )?;
-    } else {
-        println!("verify: licences not checked here: cargo-deny is not installed");
-    }
-    println!("verify: all passed");
-    Ok(ExitCode::SUCCESS)
+    step("stage", &mut task("stage")?)
 }
 
 /// This program again, as a process of its own, so that its output and memory are its own.
