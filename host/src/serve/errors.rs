@@ -97,7 +97,11 @@ impl Problem {
     pub(super) fn no_path(path: &str) -> Self {
         let message = format!("there is no {path}");
         Self {
-            asked_by: path.starts_with("/api/").then_some(Dialect::Ollama),
+            asked_by: match path {
+                _ if path.starts_with("/api/") => Some(Dialect::Ollama),
+                _ if path.starts_with("/v1/messages/") => Some(Dialect::Anthropic),
+                _ => None,
+            },
             code: Some("unknown_url"),
             ..Self::new(StatusCode::NOT_FOUND, INVALID, message)
         }
@@ -284,6 +288,8 @@ mod tests {
         assert_eq!(ollama, json!({ "error": "`stop`: why" }));
         let nowhere = Problem::no_path("/api/pull").shaped(Dialect::OpenAi, "r1");
         assert_eq!(nowhere, json!({ "error": "there is no /api/pull" }));
+        let nowhere = Problem::no_path("/v1/messages/batches").shaped(Dialect::OpenAi, "r1");
+        assert_eq!(nowhere["type"], "error");
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub(super) struct Answer {
     pub(super) text: String,
     /// The tools that it calls.
     pub(super) calls: Vec<Call>,
+    /// Whether all of these are whole.
+    whole: bool,
     /// What the user should know of how it was made.
     pub(super) notices: Vec<String>,
 }
@@ -132,12 +134,14 @@ pub(super) enum Ended {
 
 impl Answer {
     fn new(reply: Reply, reader: Reader, thought_tokens: u64, plan: &Plan) -> Self {
+        let whole = reader.whole();
         let (thought, text, calls) = reader.into_parts();
         let notices = reply.notice.iter().cloned();
         Self {
             thought,
             thought_tokens,
             text,
+            whole: whole >= calls.len(),
             calls,
             notices: notices.chain(plan.notices().iter().cloned()).collect(),
             reply,
@@ -151,8 +155,9 @@ impl Answer {
             FinishReason::Length | FinishReason::ContextFull | FinishReason::Cancelled => {
                 Ended::Length
             }
+            // Within a call as well: nobody should act on a part of one.
+            FinishReason::StopString if self.calls.is_empty() || !self.whole => Ended::StopString,
             _ if !self.calls.is_empty() => Ended::ToolCalls,
-            FinishReason::StopString => Ended::StopString,
             _ => Ended::Stop,
         }
     }

@@ -135,6 +135,20 @@ fn forced_calls(server: &Server, id: &str) {
             "streamed as whole"
         );
     }
+    // Cut within the mark, or at a stop text within the call: no part of a mark is said, and nobody is told to act on half a call.
+    let forced = json!({ "tools": [weather()], "tool_choice": "required" });
+    for tokens in 1..5 {
+        let mut body = asked(id, forced.clone());
+        body["max_tokens"] = json!(tokens);
+        let answer = whole(server, &body);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{answer}");
+        assert_eq!(choice["message"]["content"].as_str().unwrap_or(""), "");
+    }
+    let mut body = asked(id, forced);
+    body["stop"] = json!(["city"]);
+    let answer = whole(server, &body);
+    assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
     // Not held to a call, it says what it likes, and no mark.
     for more in [
         json!({ "tools": [weather()] }),
@@ -294,6 +308,8 @@ fn conversations(server: &Server, id: &str) {
         { "role": "user", "content": "How is the weather in Paris?" },
         { "role": "assistant", "content": null, "tool_calls": [call] },
         { "role": "tool", "tool_call_id": "call_1", "content": "It rains." },
+        { "role": "assistant", "content": null, "reasoning_content": "Nothing to add." },
+        { "role": "user", "content": "And tomorrow?" },
     ]);
     for tools in [json!([]), json!([weather()])] {
         let body = asked(

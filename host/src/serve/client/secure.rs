@@ -107,9 +107,21 @@ pub(super) fn said(error: &std::io::Error) -> (String, &'static str) {
                     "ask it by the name that its certificate is for",
                 )
             }
+            CertificateError::Other(other)
+                if format!("{other:?}").contains("CaUsedAsEndEntity") =>
+            {
+                (
+                    "its certificate is that of an authority, which no server may use as its own",
+                    "have one made that is for a server (basicConstraints=CA:FALSE)",
+                )
+            }
             other => {
+                // Its name; what else there is of it is for who writes libraries.
+                let name = format!("{other:?}");
+                let name = name.split(|c: char| !c.is_alphanumeric()).next();
+                let name = name.unwrap_or_default();
                 return (
-                    format!("its certificate is not trusted: {other}"),
+                    format!("its certificate is not trusted ({name})"),
                     authority,
                 );
             }

@@ -40,6 +40,12 @@ fn message((index, value): (usize, &Value)) -> Result<ChatMessage, Problem> {
         return Err(Problem::field(place(".content"), what));
     }
     calls(object.get("tool_calls"), &place(".tool_calls"))?;
+    // Templates know messages without a content as those that call; one that does not says nothing.
+    let calls = object.get("tool_calls").and_then(Value::as_array);
+    let content = match calls.is_none_or(Vec::is_empty) {
+        true => Some(content.unwrap_or_default()),
+        false => content,
+    };
     let others = object.iter().filter(|(name, value)| {
         name.as_str() != "role" && name.as_str() != "content" && !value.is_null()
     });
@@ -114,7 +120,7 @@ mod tests {
         assert_eq!(messages[0].role, "system");
         assert_eq!(messages[1].content.as_deref(), Some("ab"));
         assert_eq!(messages[1].extra["name"], "u");
-        assert_eq!(messages[2].content, None);
+        assert_eq!(messages[2].content.as_deref(), Some(""));
         assert_eq!(messages[2].extra.len(), 1);
         assert_eq!(messages[3].extra["tool_call_id"], "1");
     }

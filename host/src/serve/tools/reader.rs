@@ -284,7 +284,7 @@ impl Reader {
         out
     }
 
-    /// What is certain with the end. A reply that was `cut` in a call is not taken for text.
+    /// What is certain with the end. A reply that was `cut` in a call, or in the mark before one, is not taken for text.
     pub(in crate::serve) fn finish(&mut self, cut: bool) -> Vec<Piece> {
         let mut out = Vec::new();
         if let Some(mut channels) = self.channels.take() {
@@ -301,7 +301,11 @@ impl Reader {
         if let (State::Tail | State::Behind | State::Close, "") = (&self.state, format.close) {
             self.state = State::Text;
         }
-        let undecided = std::mem::take(&mut self.held);
+        let mut undecided = std::mem::take(&mut self.held);
+        let mark = partial(&undecided, format.open);
+        if cut && mark < undecided.len() && matches!(self.state, State::Text) {
+            undecided.truncate(undecided[..mark].trim_end().len());
+        }
         match self.state {
             State::Text if self.calls.is_empty() || !undecided.trim().is_empty() => {
                 self.say(undecided, &mut out);
@@ -310,7 +314,9 @@ impl Reader {
             _ if self.calls.len() > self.before => {}
             _ => {
                 let text = std::mem::take(&mut self.raw) + &undecided;
-                let marked = !format.open.is_empty() && text.trim_start().starts_with(format.open);
+                let (mark, begun) = (format.open, text.trim_start());
+                let marked =
+                    !mark.is_empty() && (begun.starts_with(mark) || mark.starts_with(begun));
                 let blank = !self.calls.is_empty() && text.trim().is_empty();
                 if !(blank || cut && marked) {
                     self.say(text, &mut out);

@@ -269,8 +269,16 @@ fn a_reply_that_is_cut_leaks_no_mark() {
         read(format, &[begun], true),
         (String::new(), vec!["f {\"a\": \"b".to_owned()])
     );
-    // A part of a mark is text.
-    assert_eq!(read(format, &["a <tool"], true).0, "a <tool");
+    // A part of a mark is text, unless what would follow was cut off.
+    assert_eq!(read(format, &["a <tool"], false).0, "a <tool");
+    for part in ["a <", "a \n<tool", "a <tool_call"] {
+        assert_eq!(read(format, &[part], true).0, "a", "{part}");
+    }
+    let after = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool";
+    assert_eq!(
+        read(format, &[after], true),
+        (String::new(), vec!["f {}".to_owned()])
+    );
 }
 
 #[test]
