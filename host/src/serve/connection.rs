@@ -10,6 +10,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -59,7 +60,7 @@ pub(super) fn connect(
         }
         // On the heap, so that a silent one takes little.
         let served = match &app.tls {
-            None => Box::pin(serve(stream, router, peer, idle, watcher)).await,
+            None => Box::pin(serve(app, stream, router, peer, watcher)).await,
             Some(tls) => Box::pin(secure(app, stream, tls, router, peer, watcher)).await,
         };
         if let Err(why) = served {
@@ -93,28 +94,39 @@ async fn secure(
     let stream = agreed
         .map_err(|_| "TLS took too long".to_owned())?
         .map_err(|error| error.to_string())?;
-    serve(stream, router, peer, app.options.idle_time, watcher).await
+    serve(app, stream, router, peer, watcher).await
 }
 
-/// Serves its requests.
+/// Serves its requests. When replies are cut off, one that has sent no more than a part of its first is left.
 async fn serve(
+    app: &App,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
     peer: Peer,
-    idle: Duration,
     watcher: Watcher,
 ) -> Result<(), String> {
     let inner = TowerToHyperService::new(router);
+    let asked = Arc::new(AtomicBool::new(false));
+    let asks = asked.clone();
     let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        asks.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(peer);
         inner.call(request)
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(idle)
+        .header_read_timeout(app.options.idle_time)
         .serve_connection(TokioIo::new(stream), service);
-    let served = watcher.watch(connection).await;
-    served.map_err(|error| error.to_string())
+    let left = async {
+        app.cut().await;
+        if asked.load(Ordering::Relaxed) {
+            std::future::pending().await
+        }
+    };
+    tokio::select! {
+        served = watcher.watch(connection) => served.map_err(|error| error.to_string()),
+        () = left => Err("the server stops".to_owned()),
+    }
 }
 
 /// Lets this process have as many files open as the system allows it: each connection is one.

@@ -176,13 +176,17 @@ pub(super) async fn read(app: &App, request: Request) -> Result<Map<String, Valu
     if stated.is_some_and(|stated| stated > limit as u64) {
         return Err(Problem::too_large(limit));
     }
-    let bytes: Bytes = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), limit))
-        .await
-        .map_err(|_| Problem::slow())?
-        .map_err(|error| match is_over_limit(&error) {
-            true => Problem::too_large(limit),
-            false => Problem::invalid(format!("the request can't be read: {error}")),
-        })?;
+    let body = tokio::time::timeout(BODY_TIME, to_bytes(request.into_body(), limit));
+    let body = tokio::select! {
+        body = body => body,
+        () = app.cut() => return Err(Problem::unavailable("the server is stopping", None)),
+    };
+    let bytes: Bytes =
+        body.map_err(|_| Problem::slow())?
+            .map_err(|error| match is_over_limit(&error) {
+                true => Problem::too_large(limit),
+                false => Problem::invalid(format!("the request can't be read: {error}")),
+            })?;
     let value: Value = serde_json::from_slice(&bytes)
         .map_err(|error| Problem::invalid(format!("the request is no JSON: {error}")))?;
     match value {

@@ -6,7 +6,7 @@ use backplane_tests::modules::{self, move_over, place, variant, write_manifest};
 use backplane_tests::server::Server;
 use backplane_tests::{SMOLLM2, real_model, run};
 use serde_json::{Value, json};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
@@ -400,6 +400,27 @@ fn replies_may_end_before_it_stops_and_are_cut_off_then() {
     let last = lines.last().expect("an error");
     assert!(last.contains("the server is stopping"), "{last}");
     assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
+
+    // Nor does it wait for the rest of requests.
+    let mut server = start("0");
+    let part = |text: &str| {
+        let mut stream = TcpStream::connect(&server.address).expect("it listens");
+        stream.write_all(text.as_bytes()).expect("it reads");
+        stream
+    };
+    let head = "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n";
+    let (half_head, mut half_body) = (part(head), part(&format!("{head}\r\n{{")));
+    assert_eq!(server.get("/healthz").status, 200);
+    server.signal("-TERM");
+    assert_eq!(server.ended(Duration::from_secs(4)).code(), Some(0));
+    let mut answer = String::new();
+    let _ = half_body.read_to_string(&mut answer);
+    // One that the server had not looked at yet gets nothing.
+    assert!(
+        answer.is_empty() || answer.starts_with("HTTP/1.1 503"),
+        "{answer:?}"
+    );
+    drop(half_head);
 
     let mut server = start("60");
     let coming = begin(&server, 1000);
