@@ -13,8 +13,8 @@ use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 
 /// What a client that speaks plain HTTP is told.
 pub(super) const PLAIN: &[u8] =
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\n\
-    Content-Length: 39\r\n\r\nthis port speaks TLS: ask by https://\r\n";
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nConnection: close\r\n\
+    Content-Length: 62\r\n\r\n{\"error\":{\"message\":\"this port speaks TLS: ask by https://\"}}\n";
 /// The first byte of what a client of TLS says.
 pub(super) const HELLO: u8 = 22;
 

@@ -94,6 +94,8 @@ fn by_the_command_line(server: &Server, home: &Path) {
         code == Some(0) && said.contains("model.echo"),
         "{said}{errors}"
     );
+    let (_, _, errors) = ask(&["ps", "--server", &url.replace("https", "http")]);
+    assert!(errors.contains("this port speaks TLS"), "{errors}");
     let (code, said, errors) = ask(&["plugins", "reload", "--server", &url, "--server-ca", &known]);
     assert_eq!(code, Some(0), "{said}{errors}");
     let prompt = [
