@@ -1,7 +1,27 @@
 //! The conversation that a request comes to, whatever its dialect: messages as chat templates know them.
 
+use super::fields::values::expected;
 use backplane_plugin_api::types::ChatMessage;
 use serde_json::{Map, Value, json};
+
+/// Who speaks, as templates know it: `developer` is the newer name of `system`.
+///
+/// # Errors
+/// Nobody whom the dialect knows; those are `known`.
+pub(super) fn role(value: &Value, known: &[&'static str]) -> Result<&'static str, String> {
+    let found = known.iter().find(|known| value == **known);
+    match found.copied() {
+        Some("developer") => Ok("system"),
+        Some(role) => Ok(role),
+        None => {
+            let known: Vec<String> = known.iter().map(|known| format!("`{known}`")).collect();
+            let (last, others) = known
+                .split_last()
+                .map_or(("", &[][..]), |(last, others)| (last.as_str(), others));
+            Err(expected(&format!("{} or {last}", others.join(", ")), value))
+        }
+    }
+}
 
 /// A conversation as it is gathered.
 #[derive(Clone, Debug, Default)]
@@ -160,6 +180,24 @@ mod tests {
         );
         assert_eq!(thought(3), Some(json!("c")));
         assert_eq!((thought(4), thought(5)), (None, None));
+    }
+
+    #[test]
+    fn roles_are_those_of_the_dialect() {
+        let known = ["system", "developer", "user"];
+        assert_eq!(role(&json!("developer"), &known), Ok("system"));
+        assert_eq!(role(&json!("user"), &known), Ok("user"));
+        for wrong in [
+            json!("tool"),
+            json!("User"),
+            json!(""),
+            json!(null),
+            json!(1),
+        ] {
+            let why = role(&wrong, &known).unwrap_err();
+            let said = "expected `system`, `developer` or `user`, found ";
+            assert!(why.starts_with(said), "{why}");
+        }
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod embeddings;
+mod messages;
 mod ollama;
 mod openai;
 mod responses;
@@ -27,6 +28,8 @@ use serde_json::{Map, Value};
 pub(super) enum Endpoint {
     /// `POST /v1/chat/completions`.
     Chat,
+    /// One of its `messages`.
+    ChatMessage,
     /// `POST /v1/completions`.
     Completions,
     /// `POST /v1/embeddings`.
@@ -115,6 +118,7 @@ struct Field {
 /// Every table.
 const TABLES: &[&[Field]] = &[
     openai::FIELDS,
+    messages::FIELDS,
     embeddings::FIELDS,
     responses::FIELDS,
     tokens::FIELDS,
@@ -147,10 +151,7 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
         }
     }
     for (name, value) in body {
-        set(endpoint, name, value, &mut asked).map_err(|wrong| match wrong {
-            Wrong::Value(why) => Problem::field(name, why),
-            Wrong::Unsupported(why) => Problem::unsupported(name, why),
-        })?;
+        set(endpoint, name, value, &mut asked).map_err(|wrong| wrong.at(name))?;
     }
     if asked.model.is_empty() && ![Tokenize, Detokenize].contains(&endpoint) {
         return Err(Problem::field("model", "expected the name of a model"));
@@ -174,6 +175,32 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
 enum Wrong {
     Value(String),
     Unsupported(String),
+}
+
+impl Wrong {
+    /// The problem of a request that has the field there.
+    fn at(self, place: &str) -> Problem {
+        match self {
+            Self::Value(why) => Problem::field(place, why),
+            Self::Unsupported(why) => Problem::unsupported(place, why),
+        }
+    }
+}
+
+/// That an object inside of a request has no field but those of its table, and none that is refused.
+///
+/// # Errors
+/// The first that is, by its place.
+pub(super) fn check(
+    endpoint: Endpoint,
+    place: &str,
+    object: &Map<String, Value>,
+) -> Result<(), Problem> {
+    for (name, value) in object {
+        set(endpoint, name, value, &mut Asked::default())
+            .map_err(|wrong| wrong.at(&format!("{place}.{name}")))?;
+    }
+    Ok(())
 }
 
 /// Has one field do what it does.

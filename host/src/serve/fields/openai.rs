@@ -18,7 +18,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "model", on: BOTH, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
         about: "name of a model that is served, as `GET /v1/models` lists it; required" },
     Field { name: "messages", on: CHAT, does: Content,
-        about: "the conversation; content is a text, or an array of parts of the type `text`; `developer` is taken as `system`; required" },
+        about: "the conversation; the table of a message is below; required" },
     Field { name: "prompt", on: COMPLETIONS, does: Content,
         about: "a text, in which special tokens are read, an array of token ids, or an array of several of either; required" },
     Field { name: "stream", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),

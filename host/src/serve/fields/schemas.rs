@@ -86,11 +86,23 @@ fn tokens() -> Value {
 /// What a field takes; `None`: what asks for nothing, where it is refused, else anything.
 fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
     use Endpoint::{
-        Chat, Completions, Detokenize, Embeddings, OllamaChat, OllamaEmbed, OllamaEmbeddings,
-        OllamaGenerate, Responses, Tokenize,
+        Chat, ChatMessage, Completions, Detokenize, Embeddings, OllamaChat, OllamaEmbed,
+        OllamaEmbeddings, OllamaGenerate, Responses, Tokenize,
     };
     Some(match (endpoint, name) {
         // What a request is about.
+        (ChatMessage, "role") => only(json!(["system", "developer", "user", "assistant", "tool"])),
+        (ChatMessage, "content") => any_of(&[
+            text(),
+            json!({ "type": "array", "items": {
+                "type": "object",
+                "properties": { "type": { "const": "text" }, "text": text(), "cache_control": {}, "annotations": {} },
+                "required": ["type", "text"],
+                "additionalProperties": false,
+            } }),
+        ]),
+        (ChatMessage, "tool_calls") => json!({ "type": "array", "items": call() }),
+        (ChatMessage, "tool_call_id" | "reasoning_content" | "reasoning" | "refusal") => text(),
         (_, "model" | "name") => text(),
         (_, "messages") => json!({
             "type": "array",
@@ -172,7 +184,7 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
             json!({ "type": "string", "examples": ["5m"] }),
         ]),
         (_, "width" | "height" | "steps") => only(json!([])),
-        (_, "function_call") => only(json!(["none", "auto"])),
+        (Chat, "function_call") => only(json!(["none", "auto"])),
         (_, "reasoning_effort") => only(json!(EFFORTS)),
         (_, "reasoning_format") => only(json!(["auto", "deepseek", "none"])),
         (_, "think") => only(json!([true, false, "low", "medium", "high"])),
@@ -268,8 +280,38 @@ fn item() -> Value {
     })
 }
 
+/// A call of a function, of an earlier message.
+fn call() -> Value {
+    json!({
+        "type": "object",
+        "properties": {
+            "id": some_text(),
+            "type": only(json!(["function", null])),
+            "function": {
+                "type": "object",
+                "properties": {
+                    "name": some_text(),
+                    "arguments": any_of(&[
+                        json!({ "type": "string", "examples": ["{}"] }),
+                        json!({ "type": "object" }),
+                    ]),
+                    "parsed_arguments": {},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": false,
+            },
+            "index": {},
+        },
+        "required": ["id", "function"],
+        "additionalProperties": false,
+    })
+}
+
 /// A message of a conversation. Only its frame is described: what is in it depends on its role.
 fn message(endpoint: Endpoint) -> Value {
+    if [Endpoint::Chat, Endpoint::Tokenize].contains(&endpoint) {
+        return body(Endpoint::ChatMessage);
+    }
     let roles = match endpoint {
         Endpoint::Messages | Endpoint::CountTokens => json!(["user", "assistant"]),
         _ => json!(["system", "user", "assistant"]),

@@ -156,6 +156,7 @@ fn what_is_wrong_is_named() {
 /// Every endpoint, with its path.
 const ALL: &[(Endpoint, &str)] = &[
     (Endpoint::Chat, "POST /v1/chat/completions"),
+    (Endpoint::ChatMessage, "messages"),
     (Endpoint::Completions, "POST /v1/completions"),
     (Endpoint::Embeddings, "POST /v1/embeddings"),
     (Endpoint::Responses, "POST /v1/responses"),

@@ -4,7 +4,7 @@ use super::time::{nanoseconds, timestamp};
 use crate::manifest::KeepAlive;
 use crate::registry::Model;
 use crate::serve::calls::{Stop, call_keeping};
-use crate::serve::conversation::Conversation;
+use crate::serve::conversation::{Conversation, role};
 use crate::serve::errors::{Dialect, Problem};
 use crate::serve::fields::{self, Asked, Endpoint};
 use crate::serve::generation::{Answer, Ended, Job, Told};
@@ -131,8 +131,8 @@ fn messages(value: &Value) -> Result<Conversation, Problem> {
                 }
             }
         }
-        let role = message["role"].as_str().filter(|role| !role.is_empty());
-        let role = role.ok_or_else(|| Problem::field(place(".role"), "expected a role"))?;
+        let role = role(&message["role"], &["system", "user", "assistant", "tool"])
+            .map_err(|why| Problem::field(place(".role"), why))?;
         let content = match &message["content"] {
             Value::Null => "",
             Value::String(text) => text,

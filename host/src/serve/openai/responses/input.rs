@@ -1,6 +1,6 @@
 //! From `instructions` and `input` to a conversation.
 
-use crate::serve::conversation::Conversation;
+use crate::serve::conversation::{Conversation, role};
 use crate::serve::errors::Problem;
 use serde_json::{Map, Value};
 
@@ -40,11 +40,11 @@ fn item(value: &Value, place: &str, all: &mut Conversation) -> Result<(), Proble
     };
     match value["type"].as_str() {
         None | Some("message") => {
-            let role = match part("role")? {
-                // Templates know the older name.
-                "developer" => "system",
-                role => role,
-            };
+            let role = role(
+                &value["role"],
+                &["user", "assistant", "system", "developer"],
+            )
+            .map_err(|why| Problem::field(format!("{place}.role"), why))?;
             all.say(role, text(&value["content"], &format!("{place}.content"))?);
         }
         Some("function_call") => {
@@ -159,7 +159,11 @@ mod tests {
             (json!([1]), "`input[0]`: expected an object"),
             (
                 json!([{ "content": "x" }]),
-                "`input[0].role`: expected a text",
+                "`input[0].role`: expected `user`",
+            ),
+            (
+                json!([{ "role": "critic", "content": "x" }]),
+                "`input[0].role`: expected `user`, `assistant`, `system` or `developer`, found \"critic\"",
             ),
             (
                 json!([{ "role": "user", "content": 1 }]),
