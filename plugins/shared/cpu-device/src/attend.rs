@@ -10,8 +10,10 @@ use crate::memory::Zeroed;
 use crate::vector::{exp, fma, total};
 use std::ops::Range;
 
-pub(crate) use together::{attend, queries_at_once};
-pub(crate) use widen::{round_q8_0, turn_over, widen_f16, widen_q8_0_across, widen_q8_0_along};
+pub(crate) use together::{attend, queries_at_once, takes_halves};
+pub(crate) use widen::{
+    narrow_f16, round_q8_0, turn_over, widen_f16, widen_q8_0_across, widen_q8_0_along,
+};
 
 /// Positions that attention takes at once: pages are made up to a multiple.
 pub(crate) const POSITIONS: usize = 16;
@@ -19,21 +21,27 @@ pub(crate) const POSITIONS: usize = 16;
 /// Most queries that one call takes, so that a page's keys and values are read once for all of them.
 pub(crate) const MOST_QUERIES: usize = 4;
 
+/// Keys and values of one head in a page: `[key_dim, stride]` and `[positions, value_dim]`.
+#[derive(Clone, Copy)]
+pub(crate) enum Held<'a> {
+    Floats([&'a [f32]; 2]),
+    /// Bits of half-precision numbers: only where [`takes_halves`].
+    Halves([&'a [u16]; 2]),
+}
+
 /// What query heads see of a page.
 #[derive(Clone, Copy)]
 pub(crate) struct Page<'a> {
-    /// `[key_dim, stride]`.
-    pub(crate) keys: &'a [f32],
+    /// Keys and values.
+    pub(crate) held: Held<'a>,
     /// Positions made up to a multiple of [`POSITIONS`].
     pub(crate) stride: usize,
-    /// `[positions, value_dim]`.
-    pub(crate) values: &'a [f32],
     /// What products are multiplied with.
     pub(crate) scale: f32,
     /// What they are held under, softly, after that.
     pub(crate) soft_cap: Option<f32>,
-    /// How far behind these keys, and these values, lie those that are read next, in floats: they are asked for, line by line. Zero where
-    /// nothing is.
+    /// How far behind these keys, and these values, lie those that are read next, in elements: they are asked for, line by line. Zero
+    /// where nothing is.
     pub(crate) ahead: [isize; 2],
 }
 
@@ -68,15 +76,20 @@ impl Softmax {
 
 /// `query · key` of `POSITIONS` neighbours from `at` on; in four partial sums each.
 #[inline(always)]
-fn products<const FUSED: bool>(query: &[f32], page: &Page<'_>, at: usize) -> [f32; POSITIONS] {
+fn products<const FUSED: bool>(
+    query: &[f32],
+    all_keys: &[f32],
+    stride: usize,
+    at: usize,
+) -> [f32; POSITIONS] {
     let mut sums = [[0f32; POSITIONS]; 4];
-    let keys = &page.keys[at..];
+    let keys = &all_keys[at..];
     let (quads, rest) = (query.chunks_exact(4), query.chunks_exact(4).remainder());
     for (q, query) in quads.enumerate() {
         // One check for the four rows.
-        let rows = &keys[4 * q * page.stride..][..3 * page.stride + POSITIONS];
+        let rows = &keys[4 * q * stride..][..3 * stride + POSITIONS];
         for (j, sums) in sums.iter_mut().enumerate() {
-            let row = &rows[j * page.stride..][..POSITIONS];
+            let row = &rows[j * stride..][..POSITIONS];
             for i in 0..POSITIONS {
                 sums[i] = fma::<FUSED>(query[j], row[i], sums[i]);
             }
@@ -84,7 +97,7 @@ fn products<const FUSED: bool>(query: &[f32], page: &Page<'_>, at: usize) -> [f3
     }
     let done = query.len() - rest.len();
     for (d, query) in rest.iter().enumerate() {
-        let row = &page.keys[(done + d) * page.stride + at..][..POSITIONS];
+        let row = &all_keys[(done + d) * stride + at..][..POSITIONS];
         for i in 0..POSITIONS {
             sums[0][i] = fma::<FUSED>(*query, row[i], sums[0][i]);
         }
@@ -98,6 +111,15 @@ fn larger(lanes: &mut [f32; 16], values: &[f32]) {
     for (lane, value) in lanes.iter_mut().zip(values) {
         *lane = if *value > *lane { *value } else { *lane };
     }
+}
+
+/// The largest of sixteen that are no NaN, by halves.
+#[inline(always)]
+fn largest(lanes: [f32; 16]) -> f32 {
+    let pick = |a: f32, b: f32| if b > a { b } else { a };
+    let eight: [f32; 8] = std::array::from_fn(|i| pick(lanes[i], lanes[i + 8]));
+    let four: [f32; 4] = std::array::from_fn(|i| pick(eight[i], eight[i + 4]));
+    pick(pick(four[0], four[2]), pick(four[1], four[3]))
 }
 
 /// Takes scores into a softmax: they become `e^(score - largest)`, and `out` is brought to the same.
@@ -117,9 +139,7 @@ fn soften<const FUSED: bool>(
     let parts = scores.chunks_exact(16);
     larger(&mut lanes, parts.remainder());
     parts.for_each(|part| larger(&mut lanes, part));
-    let largest = lanes
-        .into_iter()
-        .fold(state.largest, |a, b| if b > a { b } else { a });
+    let largest = largest(lanes);
     if largest > state.largest {
         let factor = exp::<FUSED>(state.largest - largest);
         state.largest = largest;
@@ -150,15 +170,18 @@ fn attend_body<const FUSED: bool>(
 ) {
     let Query { query, seen, out } = query;
     let dim = out.len();
+    let Held::Floats([keys, values]) = page.held else {
+        unreachable!("halves are given only to who takes them")
+    };
     for at in (seen.start / POSITIONS * POSITIONS..seen.end).step_by(POSITIONS) {
-        let products = products::<FUSED>(query, &page, at);
+        let products = products::<FUSED>(query, keys, page.stride, at);
         for (score, product) in scores[at..][..POSITIONS].iter_mut().zip(products) {
             *score = product * page.scale;
         }
     }
     let scores = &mut scores[seen.clone()];
     soften::<FUSED>(scores, page.soft_cap, state, out);
-    let values = &page.values[seen.start * dim..seen.end * dim];
+    let values = &values[seen.start * dim..seen.end * dim];
     let (quads, rows) = (scores.chunks_exact(4), values.chunks_exact(4 * dim));
     let (rest, rest_rows) = (
         quads.remainder(),
@@ -223,15 +246,20 @@ mod tests {
                 }).collect()
             };
             let (keys, values) = (numbers(key_dim * stride), numbers(size * value_dim));
-            let page = Page { keys: &keys, stride, values: &values, scale: 0.3, soft_cap, ahead: [7, -3] };
+            let halves = [&keys, &values].map(|all| all.iter().map(|x| half::f16::from_f32(*x).to_bits()).collect::<Vec<_>>());
+            let page = Page { held: Held::Floats([&keys, &values]), stride, scale: 0.3, soft_cap, ahead: [7, -3] };
             let heads: Vec<_> = (0..4).map(|_| numbers(key_dim)).collect();
             let before: Vec<_> = (0..4).map(|_| numbers(value_dim)).collect();
             let seen: Vec<Range<usize>> = seen.into_iter().map(|(from, count)| {
                 let from = from % size;
                 from..(from + count).min(size)
             }).collect();
+            let rounded = halves.each_ref().map(|all| {
+                all.iter().map(|bits| half::f16::from_bits(*bits).to_f32()).collect::<Vec<_>>()
+            });
             for isa in Isa::ALL.into_iter().filter(|isa| isa.is_supported()) {
-                let run = |which: Range<usize>| {
+                let run = |held: Held<'_>, which: Range<usize>| {
+                    let page = Page { held, ..page };
                     let mut outs = before[which.clone()].to_vec();
                     let mut states = vec![Softmax { largest: 0.25, sum: 1.5 }; which.len()];
                     let mut scores = vec![f32::NAN; which.len() * stride];
@@ -252,10 +280,15 @@ mod tests {
                     (outs, states.iter().map(|state| [state.largest, state.sum]).collect::<Vec<_>>())
                 }).collect();
                 for count in 1..=queries_at_once(isa) {
-                    let (outs, states) = run(0..count);
+                    let (outs, states) = run(page.held, 0..count);
                     for q in 0..count {
                         prop_assert_eq!(&outs[q], &alone[q].0[0], "{:?}", isa);
                         prop_assert_eq!(states[q], alone[q].1[0]);
+                    }
+                    if takes_halves(isa) {
+                        let halves = run(Held::Halves([&halves[0], &halves[1]]), 0..count);
+                        let floats = run(Held::Floats([&rounded[0], &rounded[1]]), 0..count);
+                        prop_assert_eq!(halves, floats, "halves are the floats that they stand for");
                     }
                 }
             }

@@ -1,11 +1,10 @@
 //! The paged key/value pool, in any of the cache's types.
 
-use crate::attend::{self, POSITIONS};
+use crate::attend::{self, Held, POSITIONS};
 use crate::dispatch::ask;
 use crate::isa::Isa;
 use crate::memory::Buffer;
 use backplane_program::{CacheSpec, CacheType, CachedValues, DeviceError, Limits, Program};
-use half::f16;
 use std::ops::Range;
 
 /// All pages of all layers in one block, committed by the system as they are first written.
@@ -125,14 +124,19 @@ impl Cache {
     }
 
     /// Whether attention over a cache can't read it as it is: [`head`](Self::head) then takes some time, and scratch.
-    pub(crate) fn is_widened(&self, cache: usize) -> bool {
-        !matches!(self.pool, Pool::F32(_)) || self.layers[cache].spec.values == CachedValues::InKeys
+    pub(crate) fn is_widened(&self, isa: Isa, cache: usize) -> bool {
+        let read = match self.pool {
+            Pool::F32(_) => true,
+            Pool::F16(_) => attend::takes_halves(isa),
+            Pool::Q8_0 { .. } => false,
+        };
+        !read || self.layers[cache].spec.values == CachedValues::InKeys
     }
 
     /// Floats of scratch that [`head`](Self::head) takes, for any cache.
-    pub(crate) fn scratch(&self) -> usize {
+    pub(crate) fn scratch(&self, isa: Isa) -> usize {
         (0..self.layers.len())
-            .filter(|cache| self.is_widened(*cache))
+            .filter(|cache| self.is_widened(isa, *cache))
             .map(|cache| {
                 let CacheSpec {
                     key_dim, value_dim, ..
@@ -189,12 +193,22 @@ impl Cache {
                     }
                 }
                 Pool::F16(pool) => {
-                    let halves = |new: &f32| f16::from_f32(*new).to_bits();
                     for (at, new) in keys {
-                        across(pool.as_ptr().add(at + row), stride, new.iter().map(halves));
+                        for (part, new) in new.chunks(AT_ONCE).enumerate() {
+                            let halves = &mut [0; AT_ONCE][..new.len()];
+                            attend::narrow_f16(isa, new, halves);
+                            let first = at + part * AT_ONCE * stride;
+                            across(
+                                pool.as_ptr().add(first + row),
+                                stride,
+                                halves.iter().copied(),
+                            );
+                        }
                     }
                     for (at, new) in values {
-                        along(pool.as_ptr().add(at), new.iter().map(halves));
+                        let halves =
+                            std::slice::from_raw_parts_mut(pool.as_ptr().add(at), new.len());
+                        attend::narrow_f16(isa, new, halves);
                     }
                 }
                 Pool::Q8_0 { codes, scales } => {
@@ -229,8 +243,7 @@ impl Cache {
         }
     }
 
-    /// Keys `[key_dim, stride]` and values `[page_size, value_dim]` of one head in one page; values of `rows` only. `scratch`
-    /// holds what is not stored so; then what is `ahead`, as [`apart`](Self::apart) says, is asked for.
+    /// Keys and values of one head in one page; values of `rows` only. `scratch` holds what attention doesn't read as it is stored; then what is `ahead`, as [`apart`](Self::apart) says, is asked for.
     pub(crate) fn head<'a>(
         &'a self,
         isa: Isa,
@@ -238,7 +251,7 @@ impl Cache {
         rows: Range<usize>,
         ahead: [isize; 2],
         scratch: &'a mut [f32],
-    ) -> (&'a [f32], &'a [f32]) {
+    ) -> Held<'a> {
         let layer = self.layers[cache];
         let (size, stride) = (self.page_size, self.stride);
         let value_dim = layer.spec.value_dim;
@@ -253,8 +266,16 @@ impl Cache {
             CachedValues::InKeys => 0..0,
         };
         let wanted = values.start + within.start..values.start + within.end;
-        if let (Pool::F32(pool), CachedValues::Stored) = (&self.pool, layer.spec.values) {
-            return (&pool.as_slice()[keys], &pool.as_slice()[values]);
+        if !self.is_widened(isa, cache) {
+            match &self.pool {
+                Pool::F32(pool) => {
+                    return Held::Floats([keys, values].map(|range| &pool.as_slice()[range]));
+                }
+                Pool::F16(pool) => {
+                    return Held::Halves([keys, values].map(|range| &pool.as_slice()[range]));
+                }
+                Pool::Q8_0 { .. } => {}
+            }
         }
         let (key_scratch, value_scratch) = scratch.split_at_mut(key_len);
         let value_scratch = &mut value_scratch[..size * value_dim];
@@ -298,7 +319,7 @@ impl Cache {
             let across = &keys[..value_dim * stride];
             attend::turn_over(isa, across, stride, rows.start, rows.end, value_scratch);
         }
-        (keys, value_scratch)
+        Held::Floats([keys, value_scratch])
     }
 
     /// How far behind the keys and values of one head in one page lie those of another, in elements.

@@ -14,6 +14,12 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     *floats = halves.map(|half| half::f16::from_bits(half).to_f32_const());
 }
 
+/// Sixteen floats rounded to halves, to even where two are as near.
+#[inline(always)]
+pub(crate) fn floats<const FUSED: bool>(floats: &[f32; 16], halves: &mut [u16; 16]) {
+    *halves = floats.map(|float| half::f16::from_f32_const(float).to_bits());
+}
+
 /// Asks for memory that will be read soon: nothing, where no instruction is known for it.
 #[inline(always)]
 pub(crate) fn ask<T>(_at: *const T) {}

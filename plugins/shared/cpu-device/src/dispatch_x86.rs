@@ -39,6 +39,27 @@ pub(crate) fn halves<const FUSED: bool>(halves: &[u16; 16], floats: &mut [f32; 1
     }
 }
 
+/// Sixteen floats rounded to halves, to even where two are as near.
+#[inline(always)]
+pub(crate) fn floats<const FUSED: bool>(floats: &[f32; 16], halves: &mut [u16; 16]) {
+    use std::arch::x86_64::{
+        _MM_FROUND_TO_NEAREST_INT, _mm_storeu_si128, _mm256_cvtps_ph, _mm256_loadu_ps,
+    };
+    if !FUSED {
+        *halves = floats.map(|float| half::f16::from_f32_const(float).to_bits());
+        return;
+    }
+    for (halves, floats) in halves.chunks_exact_mut(8).zip(floats.chunks_exact(8)) {
+        // SAFETY: eight floats are read and eight halves written, and `per_isa!` gives `FUSED` only to code for processors
+        // with F16C.
+        unsafe {
+            let narrow =
+                _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(floats.as_ptr()));
+            _mm_storeu_si128(halves.as_mut_ptr().cast(), narrow);
+        }
+    }
+}
+
 /// Asks for two lines of memory (128 bytes) that will be read soon. Never faults, whatever the address.
 #[inline(always)]
 pub(crate) fn ask<T>(at: *const T) {

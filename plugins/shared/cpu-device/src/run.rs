@@ -106,7 +106,7 @@ impl CpuExecutable {
             message: format!("{threads} threads could not be started: {error}"),
         })?;
         let cache = Cache::new(program, &limits)?;
-        let scratch = Scratch::new(pool.threads(), &kernels, &cache)?;
+        let scratch = Scratch::new(pool.threads(), &kernels, isa, &cache)?;
         let mut places = vec![];
         places
             .try_reserve_exact(limits.max_step_tokens)

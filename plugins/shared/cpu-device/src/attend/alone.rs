@@ -8,6 +8,11 @@ pub(crate) fn queries_at_once(_isa: Isa) -> usize {
     1
 }
 
+/// Whether [`attend`] takes keys and values as halves.
+pub(crate) fn takes_halves(_isa: Isa) -> bool {
+    false
+}
+
 /// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
 /// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
 /// others; it depends on where the positions are cut, so callers cut at page ends only.

@@ -1,7 +1,7 @@
 //! Several queries at once with AVX-512: a page's keys and values are read once for up to four of them, and their sums stay in
 //! registers. Every sum is taken in the order of the plain code, so that both agree bit for bit.
 
-use super::{MOST_QUERIES, POSITIONS, Page, Query, Softmax, one_by_one, soften};
+use super::{Held, MOST_QUERIES, POSITIONS, Page, Query, Softmax, one_by_one, soften};
 use crate::isa::Isa;
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -12,6 +12,39 @@ pub(crate) fn queries_at_once(isa: Isa) -> usize {
     match isa {
         Isa::Avx512 => MOST_QUERIES,
         Isa::Scalar | Isa::Neon | Isa::Avx2 => 1,
+    }
+}
+
+/// Whether [`attend`] takes keys and values as halves.
+pub(crate) fn takes_halves(isa: Isa) -> bool {
+    isa == Isa::Avx512
+}
+
+/// How keys and values are stored.
+trait Stored: Copy {
+    /// Sixteen of them, of which those of `mask` are read.
+    ///
+    /// # Safety
+    /// Those of `mask` lie at `at`, and the processor has AVX-512 F, BW, VL.
+    unsafe fn load(at: *const Self, mask: __mmask16) -> __m512;
+}
+
+impl Stored for f32 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load(at: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's promise.
+        unsafe { _mm512_maskz_loadu_ps(mask, at) }
+    }
+}
+
+/// A half-precision number's bits.
+impl Stored for u16 {
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+    unsafe fn load(at: *const Self, mask: __mmask16) -> __m512 {
+        // SAFETY: the caller's promise.
+        _mm512_cvtph_ps(unsafe { _mm256_maskz_loadu_epi16(mask, at.cast()) })
     }
 }
 
@@ -31,22 +64,37 @@ pub(crate) fn attend<'a>(
     if isa != Isa::Avx512 {
         return one_by_one(isa, page, query, states, scores);
     }
+    match page.held {
+        Held::Floats(held) => some(page, held, query, states, scores),
+        Held::Halves(held) => some(page, held, query, states, scores),
+    }
+}
+
+/// One to four queries. Only where the instruction set is [`Isa::Avx512`].
+fn some<'a, T: Stored>(
+    page: Page<'_>,
+    held: [&[T]; 2],
+    query: impl FnMut(usize) -> Query<'a>,
+    states: &mut [Softmax],
+    scores: &mut [f32],
+) {
     // SAFETY: the functions need AVX-512 F, BW, DQ and VL, AVX2, FMA and F16C, and nothing else: this is `Isa::Avx512`, which an
     // executable carries only after `Isa::is_supported` has found them.
     unsafe {
         match states.len() {
-            1 => together::<1>(page, from_fn(query), states, scores),
-            2 => together::<2>(page, from_fn(query), states, scores),
-            3 => together::<3>(page, from_fn(query), states, scores),
-            4 => together::<4>(page, from_fn(query), states, scores),
+            1 => together::<T, 1>(page, held, from_fn(query), states, scores),
+            2 => together::<T, 2>(page, held, from_fn(query), states, scores),
+            3 => together::<T, 3>(page, held, from_fn(query), states, scores),
+            4 => together::<T, 4>(page, held, from_fn(query), states, scores),
             other => unreachable!("{other} queries at once"),
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-fn together<const Q: usize>(
+fn together<T: Stored, const Q: usize>(
     page: Page<'_>,
+    [keys, values]: [&[T]; 2],
     mut queries: [Query<'_>; Q],
     states: &mut [Softmax],
     scores: &mut [f32],
@@ -59,7 +107,7 @@ fn together<const Q: usize>(
     }
     let heads: [&[f32]; Q] = from_fn(|q| queries[q].query);
     for at in (first / POSITIONS * POSITIONS..end).step_by(POSITIONS) {
-        let products = products(heads, &page, at);
+        let products = products(heads, (keys, stride, page.ahead[0]), at);
         for (scores, products) in scores.chunks_exact_mut(stride).zip(products) {
             let scores = &mut scores[at..][..POSITIONS];
             let scaled = _mm512_mul_ps(products, _mm512_set1_ps(page.scale));
@@ -78,9 +126,8 @@ fn together<const Q: usize>(
     let rows: [&[f32]; Q] = from_fn(|q| &scores[q * stride..][..stride]);
     let seen = queries.each_ref().map(|query| query.seen.clone());
     let mut outs = queries.map(|query| query.out);
-    let values = |positions: &Range<usize>| {
-        &page.values[positions.start * value_dim..positions.end * value_dim]
-    };
+    let values =
+        |positions: &Range<usize>| &values[positions.start * value_dim..positions.end * value_dim];
     for q in 0..Q {
         let before = seen[q].start..all.start.min(seen[q].end);
         add_values(
@@ -108,27 +155,31 @@ fn together<const Q: usize>(
     }
 }
 
-/// Asks for the line that lies so many floats behind.
+/// Asks for the line that lies so many elements behind.
 #[inline(always)]
-fn soon(from: *const f32, ahead: isize) {
+fn soon<T>(from: *const T, ahead: isize) {
     // SAFETY: every x86-64 processor can, and the address need not be one of ours.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(ahead).cast()) };
 }
 
 /// `query · key` of sixteen neighbours from `at` on; in four partial sums each.
-#[target_feature(enable = "avx512f")]
-fn products<const Q: usize>(queries: [&[f32]; Q], page: &Page<'_>, at: usize) -> [__m512; Q] {
-    let (dim, stride) = (queries[0].len(), page.stride);
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn products<T: Stored, const Q: usize>(
+    queries: [&[f32]; Q],
+    (keys, stride, ahead): (&[T], usize, isize),
+    at: usize,
+) -> [__m512; Q] {
+    let dim = queries[0].len();
     let queries = queries.map(|query| &query[..dim]);
-    let keys = &page.keys[at..];
+    let keys = &keys[at..];
     // What is read below, from the first row to the last.
     let keys = &keys[..dim.saturating_sub(1) * stride + LANES];
     let mut sums = [[_mm512_setzero_ps(); 4]; Q];
-    // SAFETY: sixteen floats of a row below `dim`: they lie within `keys`, by its length.
+    // SAFETY: sixteen elements of a row below `dim`: they lie within `keys`, by its length.
     let row = |d: usize| unsafe {
         let row = keys.as_ptr().add(d * stride);
-        soon(row, page.ahead[0]);
-        _mm512_loadu_ps(row)
+        soon(row, ahead);
+        T::load(row, !0)
     };
     for d in (0..dim / 4 * 4).step_by(4) {
         let four = queries.map(|query| &query[d..d + 4]);
@@ -149,10 +200,10 @@ fn products<const Q: usize>(queries: [&[f32]; Q], page: &Page<'_>, at: usize) ->
 }
 
 /// Adds the values of positions, each times its score.
-#[target_feature(enable = "avx512f")]
-fn add_values<const Q: usize>(
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn add_values<T: Stored, const Q: usize>(
     scores: [&[f32]; Q],
-    values: &[f32],
+    values: &[T],
     ahead: isize,
     mut outs: [&mut [f32]; Q],
 ) {
@@ -165,20 +216,20 @@ fn add_values<const Q: usize>(
     let scores = scores.map(|scores| &scores[..count]);
     let outs = outs.map(|out| out.as_mut_ptr());
     let mut at = 0;
-    // SAFETY: so many floats are read from each row of `values`, of which there are `count` of `dim`, and from and to each
+    // SAFETY: so many elements are read from each row of `values`, of which there are `count` of `dim`, and from and to each
     // output of `dim`, from `at` on.
     unsafe {
         while dim - at >= 4 * LANES {
-            add_vectors::<Q, 4>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
+            add_vectors::<T, Q, 4>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
             at += 4 * LANES;
         }
         while dim - at >= LANES {
-            add_vectors::<Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
+            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
             at += LANES;
         }
         if at < dim {
             let mask = (1 << (dim - at)) - 1;
-            add_vectors::<Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, mask);
+            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, mask);
         }
     }
 }
@@ -186,11 +237,11 @@ fn add_values<const Q: usize>(
 /// `V` vectors of the outputs, from element `at` on; of each vector the elements of `mask`.
 ///
 /// # Safety
-/// `values` points to `dim` floats for each of the scores, each of `outs` to `dim`; the elements are among them.
-#[target_feature(enable = "avx512f")]
-unsafe fn add_vectors<const Q: usize, const V: usize>(
+/// `values` points to `dim` elements for each of the scores, each of `outs` to `dim` floats; the elements are among them.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+unsafe fn add_vectors<T: Stored, const Q: usize, const V: usize>(
     scores: [&[f32]; Q],
-    (values, ahead): (*const f32, isize),
+    (values, ahead): (*const T, isize),
     dim: usize,
     at: usize,
     outs: [*mut f32; Q],
@@ -204,7 +255,7 @@ unsafe fn add_vectors<const Q: usize, const V: usize>(
             let row = values.add(position * dim + at);
             let row: [__m512; V] = from_fn(|v| {
                 soon(row.add(v * LANES), ahead);
-                _mm512_maskz_loadu_ps(mask, row.add(v * LANES))
+                T::load(row.add(v * LANES), mask)
             });
             for (sums, scores) in sums.iter_mut().zip(scores) {
                 let score = _mm512_set1_ps(scores[position]);

@@ -1,7 +1,7 @@
 //! Pages of other types made `f32`, and elements stored as those types.
 
 use super::POSITIONS;
-use crate::dispatch::halves;
+use crate::dispatch::{floats, halves};
 use half::f16;
 
 #[inline(always)]
@@ -33,6 +33,20 @@ fn widen_f16_body<const FUSED: bool>(stored: &[u16], out: &mut [f32]) {
     let mut floats = [0.0; 16];
     halves::<FUSED>(&part, &mut floats);
     out_rest.copy_from_slice(&floats[..rest.len()]);
+}
+
+#[inline(always)]
+fn narrow_f16_body<const FUSED: bool>(x: &[f32], out: &mut [u16]) {
+    let (parts, rest) = x.as_chunks::<16>();
+    let (out_parts, out_rest) = out.as_chunks_mut::<16>();
+    for (out, part) in out_parts.iter_mut().zip(parts) {
+        floats::<FUSED>(part, out);
+    }
+    let mut part = [0.0; 16];
+    part[..rest.len()].copy_from_slice(rest);
+    let mut halves = [0; 16];
+    floats::<FUSED>(&part, &mut halves);
+    out_rest.copy_from_slice(&halves[..rest.len()]);
 }
 
 #[inline(always)]
@@ -108,6 +122,10 @@ per_isa! {
     fn widen_f16 = widen_f16_body(stored: &[u16], out: &mut [f32])
 }
 per_isa! {
+    /// Floats rounded to halves, to even where two are as near.
+    fn narrow_f16 = narrow_f16_body(x: &[f32], out: &mut [u16])
+}
+per_isa! {
     /// Whole numbers `[dim, stride]` times scales in halves `[dim / 32, stride]`, as floats `[dim, stride]`.
     fn widen_q8_0_across = widen_q8_0_across_body(codes: &[i8], scales: &[u16], stride: usize, out: &mut [f32])
 }
@@ -146,6 +164,31 @@ mod tests {
                 assert!(
                     out.to_bits() == exact.to_bits() || out.is_nan() && exact.is_nan(),
                     "{isa:?}: {half:#x} is {exact}, found {out}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn floats_are_rounded_to_the_nearest_half() {
+        let mut x: Vec<f32> = (0..=u16::MAX)
+            .map(|bits| f16::from_bits(bits).to_f32())
+            .collect();
+        // Between two halves, and a little to either side.
+        for i in 0..x.len() - 1 {
+            let middle = (x[i] + x[i + 1]) / 2.0;
+            x.extend([middle, middle.next_up(), middle.next_down()]);
+        }
+        for isa in isas() {
+            // A length that fills no vector.
+            let x = &x[..x.len() - 5];
+            let mut out = vec![0; x.len()];
+            narrow_f16(isa, x, &mut out);
+            for (x, out) in x.iter().zip(out) {
+                let (exact, found) = (f16::from_f32(*x), f16::from_bits(out));
+                assert!(
+                    exact.to_bits() == out || exact.is_nan() && found.is_nan(),
+                    "{isa:?}: {x} is {exact}, found {found}"
                 );
             }
         }

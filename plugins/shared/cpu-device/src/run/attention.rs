@@ -37,6 +37,7 @@ impl Scratch {
     pub(super) fn new(
         threads: usize,
         kernels: &[Kernel],
+        isa: Isa,
         cache: &Cache,
     ) -> Result<Self, DeviceError> {
         let heads = kernels.iter().map(|kernel| match kernel {
@@ -46,7 +47,7 @@ impl Scratch {
         // A number that overflows is more than there is memory: the buffer says so.
         let states_each = heads.max().unwrap_or(0).saturating_mul(MOST_TOKENS);
         let scores = cache.stride().saturating_mul(MOST_QUERIES);
-        let floats_each = scores.saturating_add(cache.scratch());
+        let floats_each = scores.saturating_add(cache.scratch(isa));
         let what = "attention scores";
         Ok(Self {
             floats: Buffer::new(threads.saturating_mul(floats_each), what)?,
@@ -147,7 +148,7 @@ impl Frame<'_> {
             kv_heads,
             group,
             pool.threads(),
-            once(self.isa, cache.is_widened(attention.cache)),
+            once(self.isa, cache.is_widened(self.isa, attention.cache)),
         );
         let floats = Parts::new(&scratch.floats);
         let states = Parts::new(&scratch.states);
@@ -272,9 +273,9 @@ impl Work<'_> {
                 let this = (*page as usize, self.kv_head);
                 self.cache.apart(self.attention.cache, this, next)
             });
-            let (keys, values) = self.cache.head(isa, place, rows, ahead, widened);
+            let held = self.cache.head(isa, place, rows, ahead, widened);
             // What is widened has been asked for.
-            let ahead = match self.cache.is_widened(self.attention.cache) {
+            let ahead = match self.cache.is_widened(isa, self.attention.cache) {
                 true => [0; 2],
                 false => ahead,
             };
@@ -287,9 +288,8 @@ impl Work<'_> {
             let before = (0..tokens).take_while(|token| !sees(token)).count();
             let those = (before..tokens).take_while(sees).count();
             let mut page = Page {
-                keys,
+                held,
                 stride: self.cache.stride(),
-                values,
                 scale: self.attention.scale,
                 soft_cap: self.attention.soft_cap,
                 ahead,
