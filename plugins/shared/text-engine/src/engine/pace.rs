@@ -14,7 +14,9 @@ const FIRST_CHUNK: usize = 64;
 const SLOWDOWN: f64 = 1.8;
 /// Steps after which the time of a step that reads nothing is measured again.
 const RELEARN: u64 = 32;
-/// Steps for which a measured time is believed: at first, and at most, where measuring again gave nearly the same.
+/// Steps for which a measured time is believed: the first one, which may have been held up, one that was measured again and came out
+/// otherwise, and at most, where measuring again gave nearly the same.
+const BELIEVED_FIRST: u64 = 32;
 const BELIEVED: u64 = 256;
 const BELIEVED_AT_MOST: u64 = 4096;
 
@@ -108,12 +110,16 @@ impl Pace {
         let fresh = measured.believed > 0 && steps - measured.at < measured.believed;
         if measured.believed == 0 {
             measured.seconds = sample;
-            measured.believed = BELIEVED;
+            measured.believed = BELIEVED_FIRST;
         } else {
             let near = (sample - measured.seconds).abs() < 0.25 * measured.seconds;
             measured.believed = match (fresh, near) {
                 // Tried again after a while, and found as before.
-                (false, true) => (measured.believed * 2).min(BELIEVED_AT_MOST),
+                (false, true) => (measured.believed * 2).clamp(BELIEVED, BELIEVED_AT_MOST),
+                // The first was held up, or this one was.
+                (false, false) if measured.believed < BELIEVED => {
+                    (measured.believed * 2).min(BELIEVED)
+                }
                 (false, false) => BELIEVED,
                 (true, _) => measured.believed,
             };
@@ -211,9 +217,11 @@ mod tests {
             }
             steps
         };
-        assert_eq!(steps_believed(&mut pace), BELIEVED);
+        assert_eq!(steps_believed(&mut pace), BELIEVED_FIRST);
         pace.generated(4, seconds(9.0));
-        assert_eq!(steps_believed(&mut pace), 2 * BELIEVED, "found as before");
+        assert_eq!(steps_believed(&mut pace), BELIEVED, "found as before");
+        pace.generated(4, seconds(9.0));
+        assert_eq!(steps_believed(&mut pace), 2 * BELIEVED, "again");
         pace.generated(4, seconds(1.0));
         assert_eq!(pace.cost(4), Some(1.0));
     }
