@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `threads` | threads of a model for which the caller names none, 1 to 1024; by default one for each core |
 //! | `isa` | which kernels: `auto` (the default), `scalar`, `avx2` or `avx512` |
-//! | `cache_type` | how keys and values are kept: `f32` (the default), `f16` or `q8_0` |
+//! | `cache_type` | how keys and values are kept: `f32`, `f16` (the default) or `q8_0` |
 //! | `quantize` | a type that matrices are quantised to while a model is loaded, such as `q8_0`; by default `none` |
 //! | `speculation` | whether what a text repeats is drafted and verified in one step, where that is faster: `auto` (the default) or `off` |
 //! | `cache_tokens` | tokens that the cache has room for, of all sequences together; by default as many as `parallel` whole contexts; where that is not given 4, in a quarter of the memory at most |

@@ -25,9 +25,9 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CacheType {
     /// As computed.
-    #[default]
     F32,
-    /// To the nearest `f16`, of two equally near ones the even; numbers past 65504 become infinite.
+    /// To the nearest `f16`, as most engines have it: of two equally near ones the even; numbers past 65504 become infinite.
+    #[default]
     F16,
     /// Each 32 neighbouring elements of a head as GGUF's block `Q8_0`: whole numbers from -127 to 127, halves rounded away
     /// from zero, times a scale, the largest magnitude over 127 rounded to `f16`.

@@ -184,7 +184,9 @@ fn the_last_hidden_state_is_the_references() {
         let (backend, _) = backend_over(device);
         for &(name, tolerance) in FAMILIES {
             let (tokens, length, golden) = sequences(name).swap_remove(1);
-            let model = backend.load(&tiny(name), &context(length, 2)).unwrap();
+            let model = backend
+                .load(&tiny(name), &exactly(context(length, 2)))
+                .unwrap();
             let hidden = golden["hidden_last_position"].as_array().unwrap();
             let expected = floats(hidden.last().unwrap());
             let found = embed_one(&*model, &tokens, Pooling::Last);
@@ -198,7 +200,9 @@ fn poolings_are_those_of_the_interpreters_hidden_states() {
     let (backend, watch) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
     for &(name, _) in FAMILIES {
         let (tokens, length, _) = sequences(name).swap_remove(2);
-        let model = backend.load(&tiny(name), &context(length, 2)).unwrap();
+        let model = backend
+            .load(&tiny(name), &exactly(context(length, 2)))
+            .unwrap();
         let output = interpreted(&tiny(name), &tokens, length);
         let rows = mark(&output, "final_norm");
         let width = rows.len() / tokens.len();
@@ -283,7 +287,9 @@ fn scores_are_the_references_log_probabilities() {
         for &(name, tolerance) in FAMILIES {
             for (tokens, length, golden) in sequences(name) {
                 let expected = log_softmax(&floats(&golden["last_logits"]));
-                let model = backend.load(&tiny(name), &context(length, 2)).unwrap();
+                let model = backend
+                    .load(&tiny(name), &exactly(context(length, 2)))
+                    .unwrap();
                 for next in [0, 17, 511] {
                     let mut tokens = tokens.clone();
                     tokens.push(next);
@@ -298,7 +304,7 @@ fn scores_are_the_references_log_probabilities() {
 
 #[test]
 fn scores_are_the_same_in_portions_and_from_any_first() {
-    let (model, _) = load_tiny("llama3-gqa", &context(128, 2));
+    let (model, _) = load_tiny("llama3-gqa", &exactly(context(128, 2)));
     let tokens = prompt(5, 128);
     let output = interpreted(&tiny("llama3-gqa"), &tokens, 128);
     let expected: Vec<f32> = output
@@ -377,7 +383,9 @@ fn queries_and_keys_are_the_interpreters() {
     let (backend, _) = backend_over(Arc::new(CpuDevice::detect().unwrap()));
     for &(name, _) in FAMILIES {
         let (tokens, length, _) = sequences(name).swap_remove(2);
-        let model = backend.load(&tiny(name), &context(length, 2)).unwrap();
+        let model = backend
+            .load(&tiny(name), &exactly(context(length, 2)))
+            .unwrap();
         let expected = interpreted_states(&tiny(name), &tokens, length);
         let state = inspect(&*model, &tokens, None).unwrap();
         assert_eq!(state.tokens, tokens);

@@ -54,7 +54,7 @@ fn greedy_equals_the_references() {
 
 #[test]
 fn logits_equal_the_references() {
-    let (model, _) = load_tiny("llama3-gqa", &context(200, 4));
+    let (model, _) = load_tiny("llama3-gqa", &exactly(context(200, 4)));
     let golden = json(&fixtures().join("tiny/llama3-gqa/golden.json"));
     let sequences = golden["sequences"].as_array().unwrap();
     let request = ClassifyRequest {

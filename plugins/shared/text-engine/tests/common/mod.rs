@@ -190,6 +190,12 @@ pub fn context(tokens: u32, parallel: u32) -> LoadOptions {
     }
 }
 
+/// With keys and values as they were computed: for comparisons with references that round nothing.
+pub fn exactly(mut options: LoadOptions) -> LoadOptions {
+    options.extra.insert("cache_type".into(), "f32".into());
+    options
+}
+
 pub fn greedy(max_tokens: u32) -> GenerateOptions {
     GenerateOptions {
         sampling: Sampling {

@@ -155,7 +155,7 @@ fn cache_types_are_read_by_name() {
             Ok(cache_type)
         );
     }
-    assert_eq!(CacheType::default(), CacheType::F32);
+    assert_eq!(CacheType::default(), CacheType::F16);
     assert_eq!(
         "q4_0\n".parse::<CacheType>(),
         Err("cache type \"q4_0\\n\", expected f32, f16 or q8_0".into())
