@@ -3,6 +3,7 @@
 //! Invariant: no text of a prompt, a reply or a key is kept here.
 
 use super::errors::Dialect;
+use super::fields::Names;
 use super::metrics::{Labels, Metrics, Series};
 use super::routes::Route;
 use crate::registry::Reply;
@@ -70,6 +71,8 @@ struct Found {
     ended: Option<Instant>,
     /// Whether all of the answer was sent.
     whole: bool,
+    /// What its fields are called.
+    names: Option<Names>,
     model: Option<(String, String)>,
     prompt_tokens: u64,
     cached_tokens: u64,
@@ -114,6 +117,16 @@ impl Exchange {
     /// Whose key it came with.
     pub(super) fn has_key(&self, name: Arc<str>) {
         self.found().key = Some(name);
+    }
+
+    /// Its fields are read.
+    pub(super) fn asks(&self, names: Names) {
+        self.found().names = Some(names);
+    }
+
+    /// What its fields are called; `None` before they are read.
+    pub(super) fn names(&self) -> Option<Names> {
+        self.found().names.clone()
     }
 
     /// What its generations are counted by.

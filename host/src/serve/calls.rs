@@ -93,8 +93,11 @@ pub(super) async fn call_keeping<T: Send + 'static>(
         .await
         .map_err(|error| Problem::internal(format!("the answer failed: {error}")))?;
     answer.map_err(|error| {
-        let request = access::current().map_or_else(String::new, |exchange| exchange.id.clone());
-        tracing::warn!(request, "{}: {error}", served.id);
-        Problem::from(&error)
+        let exchange = access::current();
+        let names = exchange.as_ref().and_then(|exchange| exchange.names());
+        let problem = Problem::of(&error, names.as_ref(), None);
+        let request = exchange.as_ref().map_or("", |exchange| &exchange.id);
+        problem.log(request, &served.id, &error);
+        problem
     })
 }

@@ -1,5 +1,6 @@
 //! What is wrong with a request or its answer, as the clients of each dialect expect it.
 
+use super::fields::Names;
 use crate::error::Error;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -171,14 +172,31 @@ impl Problem {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, SERVER, message)
     }
 
-    /// An error of a backend; where the prompt does not fit, with the tokens that were asked for besides.
-    pub(super) fn of(error: &Error, asked: Option<u32>) -> Self {
-        let mut problem = Self::from(error);
+    /// An error of a backend, by the names that the request has for its fields; where the prompt does not fit, with the tokens that
+    /// were asked for besides.
+    pub(super) fn of(error: &Error, names: Option<&Names>, asked: Option<u32>) -> Self {
+        let mut problem = match names {
+            Some(names) => Self::from(&named(error, names)),
+            None => Self::from(error),
+        };
         let overflow = problem.code == Some("context_length_exceeded");
         if let Some(asked) = asked.filter(|_| overflow) {
             problem.message += &format!("; a reply of up to {asked} tokens was asked for");
         }
         problem
+    }
+
+    /// Whether it is the client's own doing: nothing here went wrong.
+    pub(super) fn is_refusal(&self) -> bool {
+        self.status.is_client_error()
+    }
+
+    /// Tells the operator of it; what is the client's own doing is in the access log alone, unless more is asked for.
+    pub(super) fn log(&self, request: &str, model: &str, error: &Error) {
+        match self.is_refusal() {
+            true => tracing::debug!(request, "{model}: {error}"),
+            false => tracing::warn!(request, "{model}: {error}"),
+        }
     }
 
     /// As OpenAI writes it.
@@ -220,6 +238,29 @@ impl Problem {
             400..500 => INVALID,
             _ => "api_error",
         }
+    }
+}
+
+/// An engine's error, with the request's name of its field in place of the engine's.
+fn named(error: &Error, names: &Names) -> Error {
+    let Error::Backend { backend, error } = error else {
+        return error.clone();
+    };
+    let mut error = error.clone();
+    let theirs = std::mem::take(&mut error.field);
+    if let Some(ours) = names.of(&theirs) {
+        let quoted = (format!("`{theirs}`"), format!("`{ours}`"));
+        for text in [&mut error.message, &mut error.action] {
+            *text = text.replace(&quoted.0, &quoted.1);
+        }
+        if let Some(rest) = error.message.strip_prefix(&format!("{theirs}: ")) {
+            error.message = format!("{ours}: {rest}");
+        }
+        error.field = ours.to_owned();
+    }
+    Error::Backend {
+        backend: backend.clone(),
+        error,
     }
 }
 

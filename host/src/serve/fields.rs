@@ -4,6 +4,7 @@
 mod anthropic;
 mod embeddings;
 mod messages;
+mod names;
 mod ollama;
 mod openai;
 mod responses;
@@ -12,11 +13,13 @@ mod tokens;
 pub(super) mod values;
 
 pub(super) use embeddings::Embeddings;
+pub(super) use names::Names;
 pub(super) use ollama::Ollama;
 pub(super) use responses::choice_json;
 pub(super) use schemas::body;
 pub(super) use tokens::Tokens;
 
+use super::access;
 use super::errors::Problem;
 use super::tools::{Held, Tools};
 use crate::nearest::nearest;
@@ -168,6 +171,10 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
         asked.logprobs = Some(asked.top_logprobs.unwrap_or_default());
     }
     asked.generate.logprobs = asked.logprobs;
+    // An engine's error is to be told by the names of this request.
+    if let Some(exchange) = access::current() {
+        exchange.asks(Names::new(endpoint, body, &asked));
+    }
     Ok(asked)
 }
 

@@ -26,7 +26,8 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 pub(super) enum Job {
     /// The next message of a chat, which may call tools.
     Chat(ChatRequest, Arc<Tools>),
-    Text(GenerateRequest),
+    /// The continuation of a prompt, which may be held to something.
+    Text(GenerateRequest, Option<Arc<Held>>),
 }
 
 impl Job {
@@ -47,7 +48,8 @@ impl Job {
             grammar: asked.tools.held.as_ref().map(Held::grammar),
             ..asked.generate.clone()
         };
-        Self::Text(GenerateRequest { prompt, options })
+        let held = asked.tools.held.clone().map(Arc::new);
+        Self::Text(GenerateRequest { prompt, options }, held)
     }
 
     /// One for each choice, each with a seed of its own where one is given.
@@ -64,7 +66,7 @@ impl Job {
     fn options(&mut self) -> &mut GenerateOptions {
         match self {
             Self::Chat(request, _) => &mut request.options,
-            Self::Text(request) => &mut request.options,
+            Self::Text(request, _) => &mut request.options,
         }
     }
 
@@ -72,14 +74,17 @@ impl Job {
     fn prepare(&mut self, model: &Model) -> std::result::Result<Plan, Problem> {
         match self {
             Self::Chat(request, tools) => Plan::new(model, tools, request),
-            Self::Text(_) => Ok(Plan::default()),
+            Self::Text(_, held) => {
+                held.as_ref().map_or(Ok(()), |held| held.check())?;
+                Ok(Plan::default())
+            }
         }
     }
 
     fn run(&self, model: &Model, sink: &mut dyn Sink) -> Result<Reply> {
         match self {
             Self::Chat(request, _) => model.chat(request, sink),
-            Self::Text(request) => model.generate(request, sink),
+            Self::Text(request, _) => model.generate(request, sink),
         }
     }
 }
@@ -397,11 +402,7 @@ impl Meter {
         }
     }
 
-    fn ended(&self, reply: Option<&Reply>) {
-        let Some(reply) = reply else {
-            self.series.ended(None);
-            return;
-        };
+    fn ended(&self, reply: &Reply) {
         let completion = &reply.completion;
         let series = &self.series;
         for (counter, tokens) in [
@@ -412,7 +413,7 @@ impl Meter {
             counter.fetch_add(tokens, Ordering::Relaxed);
         }
         series.waited.observe(completion.queue_s);
-        series.ended(Some(completion.finish_reason));
+        series.ended(completion.finish_reason);
         if let Some(exchange) = &self.exchange {
             exchange.took(reply);
         }
@@ -447,8 +448,10 @@ struct Teller {
 impl Teller {
     fn run(mut self, model: Arc<Use>, mut job: Job, room: Room) {
         let result = self.answer(&model, &mut job);
-        let answer = result.as_ref().ok();
-        self.meter.ended(answer.map(|answer| &answer.reply));
+        match &result {
+            Ok(answer) => self.meter.ended(&answer.reply),
+            Err(problem) => self.meter.series.failed(problem.is_refusal()),
+        }
         let Self {
             index, tell, meter, ..
         } = self;
@@ -467,9 +470,11 @@ impl Teller {
         let (app, id) = (self.app.clone(), &model.served().id);
         let request = self.meter.request().to_owned();
         let asked = job.options().max_tokens;
+        let names = self.meter.exchange.as_ref().and_then(|it| it.names());
         let failed = |error: crate::error::Error| {
-            tracing::warn!(request, "{id}: {error}");
-            Problem::of(&error, asked)
+            let problem = Problem::of(&error, names.as_ref(), asked);
+            problem.log(&request, id, &error);
+            problem
         };
         app.registry.renew(model).map_err(failed)?;
         self.plan = job.prepare(model)?;

@@ -136,15 +136,22 @@ impl Default for Series {
 }
 
 impl Series {
-    /// A reply has ended; `None` where it failed.
-    pub(super) fn ended(&self, reason: Option<FinishReason>) {
-        let word = match reason {
-            None => "error",
-            Some(FinishReason::Cancelled) => "cancelled",
-            Some(FinishReason::Length | FinishReason::ContextFull) => "length",
-            Some(_) => "stop",
-        };
-        self.ends.add([word.to_owned()], 1);
+    /// A reply has ended.
+    pub(super) fn ended(&self, reason: FinishReason) {
+        self.count(match reason {
+            FinishReason::Cancelled => "cancelled",
+            FinishReason::Length | FinishReason::ContextFull => "length",
+            _ => "stop",
+        });
+    }
+
+    /// There is no reply: the request was one that can't be answered, or something here went wrong.
+    pub(super) fn failed(&self, refused: bool) {
+        self.count(if refused { "refused" } else { "error" });
+    }
+
+    fn count(&self, end: &str) {
+        self.ends.add([end.to_owned()], 1);
     }
 }
 

@@ -92,6 +92,7 @@ fn tools_are_called_and_replies_are_held_to_their_format() {
     forced_calls(&server, &id);
     formats(&server, &id);
     wrong_schemas(&server, &id);
+    refusals(&server, &id);
     several_calls(&server);
     conversations(&server, &id);
     fuzz(&server);
@@ -226,8 +227,31 @@ fn wrong_schemas(server: &Server, id: &str) {
         "{notice}"
     );
     let format = json!({ "type": "json_schema", "json_schema": { "schema": { "type": "array", "items": { "type": "nul" } } } });
+    let itself = json!({ "type": "object", "properties": { "next": { "$ref": "#" } }, "required": ["next"] });
+    let endless = json!({ "type": "json_schema", "json_schema": { "schema": itself } });
+    let with = |parameters: Value| json!([{ "type": "function", "function": { "name": "tides", "parameters": parameters } }]);
     for (more, param, place) in [
         (json!({ "tools": [bad] }), "tools", place),
+        (
+            json!({ "response_format": endless }),
+            "response_format",
+            "/response_format/json_schema/schema/properties/next: no finite text satisfies it",
+        ),
+        (
+            json!({ "tools": with(itself) }),
+            "tools",
+            "`tides` is left out: /tools/0/function/parameters/properties/next: no finite text satisfies it",
+        ),
+        (
+            json!({ "tools": with(json!({ "type": "string" })) }),
+            "tools",
+            "`tides` is left out: /tools/0/function/parameters/type: expected an object's schema, as arguments are objects, found \"string\"",
+        ),
+        (
+            json!({ "tools": with(json!({ "enum": [1] })), "tool_choice": "required" }),
+            "tools",
+            "`tides` is left out: /tools/0/function/parameters: no text satisfies it",
+        ),
         (
             json!({ "tools": [weather(), bad], "tool_choice": { "type": "function", "function": { "name": "tides" } } }),
             "tools",
@@ -266,6 +290,86 @@ fn wrong_schemas(server: &Server, id: &str) {
             );
         }
     }
+}
+
+/// What a request can't have is named as the request names it, and is no failure of the server's.
+fn refusals(server: &Server, id: &str) {
+    let user = json!([{ "role": "user", "content": "Hi" }]);
+    let huge = "word ".repeat(20_000);
+    let call = json!({ "id": "1", "function": { "name": "f", "arguments": 7 } });
+    for (path, more, param) in [
+        (
+            "chat/completions",
+            json!({ "stop_token_ids": [u32::MAX] }),
+            "stop_token_ids",
+        ),
+        (
+            "chat/completions",
+            json!({ "chat_template_kwargs": { "tools": 1 } }),
+            "chat_template_kwargs",
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": [{ "role": "user", "content": huge }] }),
+            "messages",
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": [{ "role": "critic", "content": "" }] }),
+            "messages[0].role",
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": [{ "role": "assistant", "tool_calls": [call] }] }),
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": [{ "role": "tool", "content": "", "tool_call_id": "2" }] }),
+            "messages[0].tool_call_id",
+        ),
+        (
+            "chat/completions",
+            json!({ "messages": [{ "role": "user", "content": "", "colour": 1 }] }),
+            "messages[0].colour",
+        ),
+        (
+            "chat/completions",
+            json!({ "grammar": { "lark": "start: a\na: a" } }),
+            "grammar",
+        ),
+        ("completions", json!({ "prompt": huge }), "prompt"),
+        ("completions", json!({ "prompt": [u32::MAX] }), "prompt"),
+        (
+            "completions",
+            json!({ "prompt": "x", "grammar": { "json_schema": { "$ref": "#" } } }),
+            "grammar",
+        ),
+        ("responses", json!({ "input": huge }), "input"),
+        ("embeddings", json!({ "input": [u32::MAX] }), "input"),
+    ] {
+        let mut body = json!({ "model": id });
+        if path == "chat/completions" {
+            body["messages"] = user.clone();
+        }
+        for (name, value) in more.as_object().expect("an object") {
+            body[name] = value.clone();
+        }
+        let answer = server.post(&format!("/v1/{path}"), &body);
+        assert_eq!(answer.status, 400, "{path} {param}: {}", answer.body);
+        let error = &answer.json()["error"];
+        assert_eq!(error["param"], param, "{path}: {error}");
+        let said = error["message"].as_str().expect("a message");
+        let others = ["stop_tokens", "template_options", "NoExtensionBias"];
+        assert!(!others.iter().any(|other| said.contains(other)), "{said}");
+    }
+    let metrics = server.get("/metrics").body;
+    let ended = |how: &str| {
+        format!("backplane_replies_total{{model=\"{id}\",backend=\"cpu\",end=\"{how}\"}}")
+    };
+    assert!(metrics.contains(&ended("refused")), "{metrics}");
+    assert!(!metrics.contains(&ended("error")), "{metrics}");
+    assert!(!server.err.text().contains("WARN"), "{}", server.err.text());
 }
 
 /// A model of random weights calls as often as it happens to, and never otherwise than the schemas allow.

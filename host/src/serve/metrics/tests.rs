@@ -8,8 +8,10 @@ fn a_page_has_every_kind() {
     metrics.connections.up();
     let series = metrics.series("m", "cpu");
     series.completion_tokens.fetch_add(7, Ordering::Relaxed);
-    series.ended(Some(FinishReason::Length));
-    series.ended(None);
+    series.ended(FinishReason::Length);
+    series.failed(false);
+    series.failed(true);
+    series.failed(true);
     for seconds in [0.001, 0.0011, 99.0] {
         series.next_token.observe(seconds);
     }
@@ -23,6 +25,7 @@ fn a_page_has_every_kind() {
         r#"backplane_completion_tokens_total{model="m",backend="cpu"} 7"#,
         r#"backplane_replies_total{model="m",backend="cpu",end="length"} 1"#,
         r#"backplane_replies_total{model="m",backend="cpu",end="error"} 1"#,
+        r#"backplane_replies_total{model="m",backend="cpu",end="refused"} 2"#,
         r#"backplane_time_between_tokens_seconds_bucket{model="m",backend="cpu",le="0.001"} 1"#,
         r#"backplane_time_between_tokens_seconds_bucket{model="m",backend="cpu",le="0.0025"} 2"#,
         r#"backplane_time_between_tokens_seconds_bucket{model="m",backend="cpu",le="2.5"} 2"#,

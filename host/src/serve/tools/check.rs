@@ -3,6 +3,7 @@
 //! A schema is compiled as engines do it, for a vocabulary of single bytes, with limits of size and time: so one tool's fault is
 //! known by itself, before a model is asked.
 
+use super::finite;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities};
 use llguidance::{Matcher, ParserFactory};
@@ -71,7 +72,13 @@ fn fault(schema: &Value) -> Option<Fault> {
             why,
         });
     }
-    let why = compile(schema)?;
+    let Some(why) = compile(schema) else {
+        return finite::endless(schema).map(|pointer| Fault {
+            pointer,
+            why: "no finite text satisfies it: it requires itself within itself, without end"
+                .to_owned(),
+        });
+    };
     let mut left = PARTS;
     Some(narrow(schema, schema, String::new(), why, &mut left))
 }
@@ -101,7 +108,19 @@ fn compile(schema: &Value) -> Option<String> {
     };
     let lines = why.lines().map(str::trim).filter(|line| !line.is_empty());
     let line: Vec<&str> = lines.take_while(|line| !line.starts_with('<')).collect();
-    Some(line.join("; ").chars().take(300).collect())
+    let line: String = line.join("; ").chars().take(300).collect();
+    Some(plain(&line))
+}
+
+/// What the compiler says of a schema that nothing satisfies, in words for who wrote it.
+fn plain(line: &str) -> String {
+    const NOTHING: &str = "Unsatisfiable schema: ";
+    if !line.contains(NOTHING) {
+        return line.to_owned();
+    }
+    // Behind this is how the compiler writes expressions.
+    let line = line.split(":  (").next().unwrap_or(line);
+    format!("no text satisfies it: {}", line.replace(NOTHING, ""))
 }
 
 /// The smallest part that is wrong by itself.
@@ -207,5 +226,46 @@ mod tests {
                 .flatten()
                 .all(|it| !it.why.is_empty() && !it.why.contains('\n'))
         );
+    }
+
+    #[test]
+    fn what_nothing_satisfies_is_said_in_plain_words() {
+        let within = |inner: Value| json!({ "type": "object", "properties": { "a": inner }, "required": ["a"] });
+        let itself = json!({ "$ref": "#" });
+        for (schema, pointer, said) in [
+            (itself.clone(), "", "no finite text satisfies it"),
+            (
+                within(itself),
+                "/properties/a",
+                "no finite text satisfies it",
+            ),
+            (
+                within(json!(false)),
+                "/properties/a",
+                "no text satisfies it: schema is false",
+            ),
+            (
+                within(json!({ "enum": [] })),
+                "/properties/a",
+                "no text satisfies it: anyOf is empty",
+            ),
+            (
+                json!({ "type": "string", "minLength": 5, "maxLength": 2 }),
+                "",
+                "no text satisfies it: minLength (5) is greater than maxLength (2)",
+            ),
+            (
+                json!({ "type": "string", "pattern": "^a$", "maxLength": 0 }),
+                "",
+                "no text satisfies it: Regex is empty",
+            ),
+        ] {
+            let fault = fault(&schema).unwrap();
+            assert_eq!(fault.pointer, pointer, "{fault:?}");
+            assert!(fault.why.starts_with(said), "{fault:?}");
+            assert!(!fault.why.contains("nsatisfiable schema"), "{fault:?}");
+        }
+        let tree = within(json!({ "anyOf": [{ "$ref": "#" }, { "type": "null" }] }));
+        assert_eq!(fault(&tree), None);
     }
 }

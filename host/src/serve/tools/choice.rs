@@ -37,11 +37,30 @@ impl Tool {
         }
     }
 
-    /// The schema of its arguments: of no argument, where it has none.
+    /// The schema of its arguments: of no argument, where it has none. Arguments are an object, also where the schema leaves that open.
     pub(in crate::serve) fn schema(&self) -> Value {
-        let nothing =
-            || json!({ "type": "object", "properties": {}, "additionalProperties": false });
-        self.parameters.clone().unwrap_or_else(nothing)
+        let Some(mut schema) = self.parameters.clone() else {
+            return json!({ "type": "object", "properties": {}, "additionalProperties": false });
+        };
+        let open = match schema.get("type") {
+            None => true,
+            Some(Value::Array(kinds)) => kinds.iter().any(|kind| kind == "object"),
+            Some(_) => false,
+        };
+        if let (true, Some(object)) = (open, schema.as_object_mut()) {
+            object.insert("type".into(), json!("object"));
+        }
+        schema
+    }
+
+    /// Why its arguments are no object, where its schema is that of something else.
+    pub(super) fn no_object(&self) -> Option<String> {
+        let schema = self.schema();
+        let kind = schema.get("type").filter(|kind| *kind != "object")?;
+        Some(expected(
+            "an object's schema, as arguments are objects",
+            kind,
+        ))
     }
 }
 
@@ -239,6 +258,18 @@ mod tests {
         let all = read(&json!([function("a"), { "type": "function", "function": { "name": "b", "strict": true, "description": null } }])).unwrap();
         assert_eq!(all[0].place, "/tools/0/function/parameters");
         assert_eq!(all[0].schema(), json!({ "type": "object" }));
+        assert_eq!(all[0].no_object(), None);
+        for (parameters, kind) in [
+            (json!({}), "object"),
+            (json!({ "type": ["null", "object"] }), "object"),
+            (json!({ "anyOf": [{ "type": "object" }] }), "object"),
+            (json!({ "type": "string" }), "string"),
+        ] {
+            let mut tool = all[0].clone();
+            tool.parameters = Some(parameters);
+            assert_eq!(tool.schema()["type"], kind);
+            assert_eq!(tool.no_object().is_some(), kind == "string");
+        }
         assert_eq!(all[1].schema()["additionalProperties"], false);
         assert_eq!(all[1].json()["function"]["name"], "b");
         for (wrong, said) in [

@@ -1,5 +1,6 @@
 //! What the text of a reply is held to: `response_format`, `grammar`, and what other dialects call it.
 
+use super::check;
 use crate::serve::errors::Problem;
 use crate::serve::fields::values::expected;
 use backplane_plugin_api::types::Grammar;
@@ -46,6 +47,20 @@ impl Held {
             To::Schema(schema) => Ok(format!("%json {schema}")),
             To::Regex(source) => Ok(format!("/{}/", source.replace('/', "\\/"))),
             To::Lark(_) => Err("beside tools no grammar of Lark is taken".to_owned()),
+        }
+    }
+
+    /// That its schema, where it is one, can be held to.
+    ///
+    /// # Errors
+    /// It can't, with the place.
+    pub(in crate::serve) fn check(&self) -> Result<(), Problem> {
+        let To::Schema(schema) = &self.to else {
+            return Ok(());
+        };
+        match check::schemas(vec![schema.clone()]).pop().flatten() {
+            Some(fault) => Err(self.wrong(&fault.pointer, &fault.why)),
+            None => Ok(()),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | which tools a request offers | `choice.rs` |
 //! | what a reply's text is held to | `held.rs` |
 //! | whether a schema can be held to | `check.rs` |
+//! | whether a schema has a finite text | `finite.rs` |
 //! | how families write calls | `formats.rs` |
 //! | what a model is told of tools | `telling.rs` |
 //! | what a reply with tools is held to | `grammar.rs` |
@@ -22,6 +23,7 @@
 mod channels;
 mod check;
 mod choice;
+mod finite;
 mod formats;
 mod grammar;
 mod held;

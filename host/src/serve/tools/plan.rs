@@ -52,11 +52,7 @@ impl Plan {
         request: &mut ChatRequest,
     ) -> Result<Self, Problem> {
         if let Some(held) = &tools.held {
-            if let To::Schema(schema) = &held.to
-                && let Some(Some(fault)) = check::schemas(vec![schema.clone()]).pop()
-            {
-                return Err(held.wrong(&fault.pointer, &fault.why));
-            }
+            held.check()?;
             request.options.grammar = Some(held.grammar());
         }
         let template = model.info().chat_template.unwrap_or_default();
@@ -255,7 +251,15 @@ pub(in crate::serve) fn thinks(template: &str) -> bool {
 /// None is right.
 fn sift(tools: &Tools) -> Result<(Vec<&Tool>, Vec<String>), Problem> {
     let all: Vec<&Tool> = tools.callable().collect();
-    let faults = check::schemas(all.iter().map(|tool| tool.schema()).collect());
+    let mut faults = check::schemas(all.iter().map(|tool| tool.schema()).collect());
+    for (tool, fault) in all.iter().zip(&mut faults) {
+        if let Some(why) = tool.no_object() {
+            *fault = Some(Fault {
+                pointer: "/type".to_owned(),
+                why,
+            });
+        }
+    }
     let said =
         |tool: &Tool, Fault { pointer, why }: &Fault| format!("{}{pointer}: {why}", tool.place);
     let (mut right, mut notices) = (Vec::new(), Vec::new());

@@ -50,6 +50,19 @@ fn follow(constraint: &mut Constraint, text: &str) -> (String, bool) {
     (text, whole)
 }
 
+#[test]
+fn what_nothing_satisfies_is_said_so() {
+    for (kind, source) in [
+        ("json_schema", json!({ "$ref": "#" }).to_string()),
+        ("lark", "start: a\na: a".to_owned()),
+    ] {
+        let mut constraint = compile(kind, &source).unwrap();
+        let error = constraint.mask(&mut [0.0; 600], &[]).unwrap_err();
+        assert_eq!(error.message, "grammar: no text satisfies it", "{source}");
+        assert_eq!(error.field, "grammar");
+    }
+}
+
 fn check(kind: &str, source: impl ToString, right: &[&str], wrong: &[&str]) {
     let source = source.to_string();
     for text in right {
