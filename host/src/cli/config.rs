@@ -2,9 +2,9 @@
 
 use super::arguments::{Config, Global};
 use super::{output, registry};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::manifest::{MODEL_SETTINGS, Manifest, ServeModel, Value};
-use crate::serve::{Origin, Resolved};
+use crate::serve::{Origin, Resolved, faults};
 use serde_json::{Value as Json, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -46,6 +46,9 @@ pub(super) fn config(global: &Global, verb: &Config) -> Result<ExitCode> {
     let manifest = registry.manifest();
     let resolved = Resolved::of(&manifest, registry.folders(), &verb.given.flags())?;
     let rows = rows(&manifest, &resolved);
+    let faults = faults(&registry, &resolved.options);
+    // A script learns from the code that `serve` would not start.
+    let code = if faults.is_empty() { 0 } else { 2 };
     let folder = registry.catalog().folder().map(PathBuf::from);
     if verb.json {
         output::json(&json!({
@@ -53,8 +56,9 @@ pub(super) fn config(global: &Global, verb: &Config) -> Result<ExitCode> {
             "models": folder.as_ref().map(|folder| folder.to_string_lossy()),
             "settings": rows.iter().map(Row::json).collect::<Vec<_>>(),
             "notices": resolved.notices,
+            "faults": faults.iter().map(Error::line).collect::<Vec<_>>(),
         }))?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(ExitCode::from(code));
     }
     let cells = rows.iter();
     let cells = cells.map(|row| vec![row.name.clone(), row.shown(), row.origin.to_string()]);
@@ -68,7 +72,10 @@ pub(super) fn config(global: &Global, verb: &Config) -> Result<ExitCode> {
     for notice in &resolved.notices {
         output::notice(global, &output::visible(notice));
     }
-    Ok(ExitCode::SUCCESS)
+    for fault in &faults {
+        output::error(global, fault);
+    }
+    Ok(ExitCode::from(code))
 }
 
 fn rows(manifest: &Manifest, resolved: &Resolved) -> Vec<Row> {

@@ -17,6 +17,9 @@ const CUT_TIME: Duration = Duration::from_secs(5);
 
 /// Serves until it is told to stop.
 pub(super) fn run(registry: Arc<Registry>, options: Options, tell: Tell) -> Result<()> {
+    if let Some(fault) = super::faults(&registry, &options).into_iter().next() {
+        return Err(fault);
+    }
     raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -8,6 +8,7 @@
 //! | --- | --- |
 //! | which fields a request may have, and what becomes of each | `fields.rs` |
 //! | what an error looks like | `errors.rs` |
+//! | what is wrong with settings before it starts | `faults.rs` |
 //! | which paths there are, and who may ask for them | `routes.rs` |
 //! | what every request passes | `door.rs`, with `keys.rs` and `cors.rs` |
 //! | what is told of requests | `access.rs` (one by one), `metrics.rs` (counted) |
@@ -26,6 +27,7 @@ mod conversation;
 mod cors;
 mod door;
 mod errors;
+mod faults;
 mod fields;
 mod generation;
 mod http;
@@ -48,6 +50,7 @@ mod tools;
 
 pub use crate::manifest::ServeOptions as Options;
 pub use client::Client;
+pub use faults::{CACHE_TYPES, QUANTIZE_TYPES, faults};
 pub use settings::{Flag, Origin, Resolved};
 
 use crate::error::Result;
@@ -96,7 +99,7 @@ pub type Tell = Arc<dyn Fn(Notice) + Send + Sync>;
 /// Serves until SIGTERM or SIGINT, of which a second one ends the process at once.
 ///
 /// # Errors
-/// The address can't be listened on, a model can't be loaded, or the system lacks what a server needs.
+/// A setting is wrong, the address can't be listened on, a model can't be loaded, or the system lacks what a server needs.
 pub fn serve(registry: Registry, options: Options, tell: Tell) -> Result<()> {
     lifecycle::run(Arc::new(registry.reloadable()), options, tell)
 }

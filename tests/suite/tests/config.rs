@@ -1,6 +1,8 @@
 //! Settings of the server: which hold, and where they come from.
 
+use backplane_program::CacheType;
 use backplane_tests::{command, run};
+use backplane_weights::TensorType;
 use serde_json::{Value, json};
 
 fn setting<'a>(answer: &'a Value, name: &str) -> &'a Value {
@@ -128,5 +130,78 @@ fn what_is_wrong_is_one_line_that_says_where() {
             said.contains("BACKPLANE_SERVE_PORT: found \"tcp://10.0.0.1:80\""),
             "{said}"
         );
+    }
+}
+
+#[test]
+fn settings_that_nothing_starts_with_are_said_before_it_listens() {
+    let home = tempfile::tempdir().expect("a folder");
+    for verb in ["config", "serve"] {
+        for (options, said) in [
+            (
+                &["--origins", "chat.example"][..],
+                "`origins`: found \"chat.example\", expected `*`, or a scheme and a host",
+            ),
+            (
+                &["--origins", "https://a.example,https://b.example/"],
+                "write it as https://b.example",
+            ),
+            (
+                &["--hosts", "http://models.example"],
+                "`hosts`: found \"http://models.example\"",
+            ),
+            (&["--host", "127.0.0.1:80"], "the port is `port`"),
+            (&["--host", "192.0.2.1"], "can't listen on 192.0.2.1: "),
+            (&["--tls-key", "key.pem"], "`tls_certificate` is missing"),
+            (&["--tls-certificate", "own.pem"], "`tls_key` is missing"),
+            (&["--api-keys", "keys"], "keys: "),
+            (
+                &["--cache-type", "int4"],
+                "`cache_type`: found \"int4\", expected one of f32, f16, q8_0",
+            ),
+            (&["--quantize", "q4_kk"], "did you mean `q4_k`?"),
+            (
+                &["--backend", "vulkan"],
+                "no backend is named `vulkan` (known: `",
+            ),
+        ] {
+            let arguments = [&[verb][..], options].concat();
+            let ran = run(home.path(), &arguments);
+            assert_eq!(ran.code, Some(2), "{arguments:?}: {}", ran.err);
+            assert!(ran.err.contains(said), "{arguments:?}: {}", ran.err);
+            assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
+        }
+        let output = command(home.path(), &[verb])
+            .env("BACKPLANE_MODELS", home.path().join("nowhere"))
+            .output()
+            .expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("nowhere is not there, or is no folder"),
+            "{said}"
+        );
+    }
+    let several = ["config", "--host", "a b", "--hosts", "a/", "--json"];
+    let output = command(home.path(), &several).output().expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    let answer: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(
+        answer["faults"].as_array().map(Vec::len),
+        Some(2),
+        "{answer}"
+    );
+}
+
+#[test]
+fn every_type_that_the_engine_has_may_be_set() {
+    let home = tempfile::tempdir().expect("a folder");
+    let weights = TensorType::ALL.iter().filter(|ty| ty.can_quantize());
+    let weights = weights.map(|ty| ("--quantize", ty.to_string()));
+    let caches = CacheType::ALL.map(|ty| ("--cache-type", ty.to_string()));
+    let none = ("--quantize", "none".to_owned());
+    for (option, name) in weights.chain(caches).chain([none]) {
+        let ran = run(home.path(), &["config", option, &name]);
+        assert_eq!(ran.code, Some(0), "{option} {name}: {}", ran.err);
     }
 }

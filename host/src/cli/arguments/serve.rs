@@ -53,14 +53,14 @@ impl Given {
 #[derive(Args, Debug)]
 #[command(
     after_help = "A flag comes before a variable, a variable before the manifest, the manifest before the default. What `serve` is given \
-    may be given here too.\n\nExamples:\n  backplane config\n  BACKPLANE_SERVE_PORT=9000 backplane config --json\n  \
+    may be given here too. With settings that `serve` does not start with the exit code is 2, and they are said.\n\nExamples:\n  backplane config\n  BACKPLANE_SERVE_PORT=9000 backplane config --json\n  \
     backplane config smollm2 --port 9000"
 )]
 pub(crate) struct Config {
     /// What `serve` would be given.
     #[command(flatten)]
     pub(crate) given: Given,
-    /// One JSON object: manifest, settings, models, notices
+    /// One JSON object: manifest, settings, models, notices, faults
     #[arg(long)]
     pub(crate) json: bool,
 }
