@@ -1,6 +1,9 @@
 //! Several queries at once with AVX-512: a page's keys and values are read once for up to four of them, and their sums stay in
 //! registers. Every sum is taken in the order of the plain code, so that both agree bit for bit.
 
+// Queries and vectors are indices into several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use super::{Held, MOST_QUERIES, POSITIONS, Page, Query, Softmax, one_by_one, soften};
 use crate::isa::Isa;
 use std::arch::x86_64::*;
@@ -50,6 +53,8 @@ impl Stored for u16 {
 
 /// Floats of a vector.
 const LANES: usize = 16;
+/// Bytes of a cache line.
+const LINE: usize = 64;
 
 /// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
 /// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
@@ -163,6 +168,7 @@ fn soon<T>(from: *const T, ahead: isize) {
 }
 
 /// `query · key` of sixteen neighbours from `at` on; in four partial sums each.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn products<T: Stored, const Q: usize>(
     queries: [&[f32]; Q],
@@ -170,33 +176,46 @@ fn products<T: Stored, const Q: usize>(
     at: usize,
 ) -> [__m512; Q] {
     let dim = queries[0].len();
-    let queries = queries.map(|query| &query[..dim]);
-    let keys = &keys[at..];
+    let queries = queries.map(|query| query[..dim].as_ptr());
     // What is read below, from the first row to the last.
-    let keys = &keys[..dim.saturating_sub(1) * stride + LANES];
+    let keys = keys[at..][..dim.saturating_sub(1) * stride + LANES].as_ptr();
+    // Of rows that are half a line each, every other asks for one.
+    let each = stride * size_of::<T>() % LINE == 0;
     let mut sums = [[_mm512_setzero_ps(); 4]; Q];
-    // SAFETY: sixteen elements of a row below `dim`: they lie within `keys`, by its length.
-    let row = |d: usize| unsafe {
-        let row = keys.as_ptr().add(d * stride);
-        soon(row, ahead);
-        T::load(row, !0)
-    };
-    for d in (0..dim / 4 * 4).step_by(4) {
-        let four = queries.map(|query| &query[d..d + 4]);
-        for j in 0..4 {
-            let row = row(d + j);
-            for (sums, four) in sums.iter_mut().zip(four) {
-                sums[j] = _mm512_fmadd_ps(_mm512_set1_ps(four[j]), row, sums[j]);
+    let mut d = 0;
+    // SAFETY: elements of the queries below `dim`, and sixteen of a row of keys below it: these lie in `keys`, by its length.
+    unsafe {
+        while d + 4 <= dim {
+            for j in 0..4 {
+                let row = keys.add((d + j) * stride);
+                if each || j % 2 == 0 {
+                    soon(row, ahead);
+                }
+                let row = T::load(row, !0);
+                for q in 0..Q {
+                    let query = _mm512_set1_ps(queries[q].add(d + j).read());
+                    sums[q][j] = _mm512_fmadd_ps(query, row, sums[q][j]);
+                }
             }
+            d += 4;
+        }
+        while d < dim {
+            let row = keys.add(d * stride);
+            soon(row, ahead);
+            let row = T::load(row, !0);
+            for q in 0..Q {
+                let query = _mm512_set1_ps(queries[q].add(d).read());
+                sums[q][0] = _mm512_fmadd_ps(query, row, sums[q][0]);
+            }
+            d += 1;
         }
     }
-    for d in dim / 4 * 4..dim {
-        let row = row(d);
-        for (sums, query) in sums.iter_mut().zip(queries) {
-            sums[0] = _mm512_fmadd_ps(_mm512_set1_ps(query[d]), row, sums[0]);
-        }
+    let mut all = [_mm512_setzero_ps(); Q];
+    for q in 0..Q {
+        let [a, b, c, d] = sums[q];
+        all[q] = _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d));
     }
-    sums.map(|[a, b, c, d]| _mm512_add_ps(_mm512_add_ps(a, b), _mm512_add_ps(c, d)))
+    all
 }
 
 /// Adds the values of positions, each times its score.
@@ -237,7 +256,8 @@ fn add_values<T: Stored, const Q: usize>(
 /// `V` vectors of the outputs, from element `at` on; of each vector the elements of `mask`.
 ///
 /// # Safety
-/// `values` points to `dim` elements for each of the scores, each of `outs` to `dim` floats; the elements are among them.
+/// `values` points to `dim` elements for each of the scores, of which there are as many for each query, each of `outs` to `dim` floats;
+/// the elements are among them.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn add_vectors<T: Stored, const Q: usize, const V: usize>(
     scores: [&[f32]; Q],
@@ -247,26 +267,36 @@ unsafe fn add_vectors<T: Stored, const Q: usize, const V: usize>(
     outs: [*mut f32; Q],
     mask: __mmask16,
 ) {
+    let (count, scores) = (scores[0].len(), scores.map(<[f32]>::as_ptr));
+    let mut sums = [[_mm512_setzero_ps(); V]; Q];
     // SAFETY: the caller's promise, for every load and store here.
     unsafe {
-        let mut sums: [[__m512; V]; Q] =
-            outs.map(|out| from_fn(|v| _mm512_maskz_loadu_ps(mask, out.add(at + v * LANES))));
-        for position in 0..scores[0].len() {
+        for q in 0..Q {
+            for v in 0..V {
+                sums[q][v] = _mm512_maskz_loadu_ps(mask, outs[q].add(at + v * LANES));
+            }
+        }
+        for position in 0..count {
             let row = values.add(position * dim + at);
-            let row: [__m512; V] = from_fn(|v| {
-                soon(row.add(v * LANES), ahead);
-                T::load(row.add(v * LANES), mask)
-            });
-            for (sums, scores) in sums.iter_mut().zip(scores) {
-                let score = _mm512_set1_ps(scores[position]);
-                for (sum, value) in sums.iter_mut().zip(row) {
-                    *sum = _mm512_fmadd_ps(score, value, *sum);
+            let mut vectors = [_mm512_setzero_ps(); V];
+            for v in 0..V {
+                let part = row.add(v * LANES);
+                // Two vectors of halves are a line.
+                if size_of::<T>() * LANES == LINE || v % 2 == 0 {
+                    soon(part, ahead);
+                }
+                vectors[v] = T::load(part, mask);
+            }
+            for q in 0..Q {
+                let score = _mm512_set1_ps(scores[q].add(position).read());
+                for v in 0..V {
+                    sums[q][v] = _mm512_fmadd_ps(score, vectors[v], sums[q][v]);
                 }
             }
         }
-        for (out, sums) in outs.into_iter().zip(sums) {
-            for (v, sum) in sums.into_iter().enumerate() {
-                _mm512_mask_storeu_ps(out.add(at + v * LANES), mask, sum);
+        for q in 0..Q {
+            for v in 0..V {
+                _mm512_mask_storeu_ps(outs[q].add(at + v * LANES), mask, sums[q][v]);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Attention: keys and values of the step go to their pages, then every head of every token reads the pages it sees.
 
-use super::frame::{Frame, Parts, SHARE_FROM};
+use super::frame::{Frame, Parts};
 use super::rows::Around;
 use crate::attend::{self, MOST_QUERIES, Page, Query, Softmax};
 use crate::cache::Cache;
@@ -13,6 +13,9 @@ use std::ops::Range;
 
 /// Most tokens that a task takes together, so that a page is brought in, and widened, once for all of them.
 const MOST_TOKENS: usize = 8;
+
+/// Products, in eights, below which an attention is not worth sharing out among threads.
+const SHARE_FROM: usize = 16 << 10;
 
 /// Where a token of the step stands.
 #[derive(Clone, Copy)]

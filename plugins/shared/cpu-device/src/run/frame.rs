@@ -7,7 +7,7 @@ use backplane_program::{Rows, Value, ValueId};
 use std::marker::PhantomData;
 
 /// Elements (times what one costs) below which a kernel is not worth sharing out among threads.
-pub(super) const SHARE_FROM: usize = 16 << 10;
+const SHARE_FROM: usize = 16 << 10;
 
 /// What kernels need to know of the step they run in.
 pub(super) struct Frame<'a> {
