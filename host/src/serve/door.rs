@@ -5,7 +5,7 @@ use super::anthropic;
 use super::cors::{self, Page};
 use super::errors::{Dialect, Problem};
 use super::http::{App, Peer};
-use super::keys::Holder;
+use super::keys::{self, Holder};
 use super::routes::{self, Access, ROUTES, Route};
 use crate::manifest::MetricsFor;
 use axum::body::Body;
@@ -95,8 +95,11 @@ fn holder(
         (Some("/metrics"), MetricsFor::All) => Access::Open,
         _ => access,
     };
+    // Who sends a wrong key is to know, also where this machine needs none.
+    let wrong = app.keys.is_some() && holder.is_none() && keys::is_sent(headers);
     match access {
         Access::Open => {}
+        _ if wrong => return Err(no_key()),
         Access::Key => {
             if app.keys.is_some() && holder.is_none() {
                 return Err(no_key());

@@ -87,6 +87,11 @@ impl Keys {
     }
 }
 
+/// Whether a request has any key, known or not.
+pub(super) fn is_sent(headers: &HeaderMap) -> bool {
+    given(headers).next().is_some()
+}
+
 /// The keys that a request has.
 fn given(headers: &HeaderMap) -> impl Iterator<Item = &str> {
     let bearer = headers.get(header::AUTHORIZATION).and_then(|value| {

@@ -226,6 +226,20 @@ fn keys_let_in_who_has_one() {
     // Operating: this machine, or a key that may.
     let reload = |headers: &[&str]| ask(&server, "POST", "/admin/reload", headers, &Value::Null);
     assert_eq!(reload(&[]).status, 200);
+    // A key that is wrong is told so, from this machine too; who has one that may not operate is on this machine all the same.
+    let wrong = "Authorization: Bearer sk-alice-2";
+    for headers in [
+        &[wrong][..],
+        &["x-api-key: sk-alice-2"],
+        &["X-Forwarded-For: 203.0.113.9", wrong],
+    ] {
+        assert_eq!(reload(headers).status, 401, "{headers:?}");
+        let ps = ask(&server, "GET", "/admin/ps", headers, &Value::Null);
+        assert_eq!(ps.status, 401, "{headers:?}");
+    }
+    assert_eq!(reload(&["x-api-key: sk-alice-1"]).status, 200);
+    let healthz = ask(&server, "GET", "/healthz", &[wrong], &Value::Null);
+    assert_eq!(healthz.status, 200);
     let far = "X-Forwarded-For: 203.0.113.9";
     assert_eq!(reload(&[far]).status, 403);
     assert_eq!(reload(&[far, "x-api-key: sk-alice-1"]).status, 403);
