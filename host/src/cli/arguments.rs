@@ -6,7 +6,7 @@ pub(crate) mod author;
 mod serve;
 mod settings;
 
-pub(crate) use serve::{Config, Ps, Reload, Serve, Stop};
+pub(crate) use serve::{AskedServer, Believing, Config, Ps, Reload, Serve, Stop};
 
 use super::values;
 use crate::manifest::Isolation;
@@ -261,18 +261,10 @@ pub(crate) struct Run {
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
     pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Trust,
+    pub(crate) trust: Believing,
     /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
     #[arg(long)]
     pub(crate) json: bool,
-}
-
-/// Which servers are believed, where one is asked by https.
-#[derive(Args, Debug)]
-pub(crate) struct Trust {
-    /// Trust the certificates in this file alone, as PEM, for --server https://… [default: those that this system trusts]
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) server_ca: Option<PathBuf>,
 }
 
 /// `chat`.
@@ -286,7 +278,7 @@ pub(crate) struct Chat {
     #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
     pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Trust,
+    pub(crate) trust: Believing,
     /// A path, or a name in the model folder; without it, /load one
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) model: Option<String>,

@@ -23,10 +23,7 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
     };
     let interrupt = Interrupt::catch(true)?;
     let model = match &verb.server {
-        Some(url) => Speaker::there(
-            &speaker::server(url, verb.trust.server_ca.as_deref())?,
-            &verb.model,
-        )?,
+        Some(url) => Speaker::there(&speaker::server(url, &verb.trust.files())?, &verb.model)?,
         None => Speaker::Here(registry(global)?.load(&verb.model, &verb.loading.options())?),
     };
     let mut sink = Printer {

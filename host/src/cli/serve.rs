@@ -1,6 +1,6 @@
 //! `serve`, and asking a server to reload.
 
-use super::arguments::{Global, Ps, Reload, Serve, Stop, Trust};
+use super::arguments::{AskedServer, Global, Ps, Reload, Serve, Stop};
 use super::{output, registry, speaker, values};
 use crate::error::{Error, Result};
 use crate::serve::{Client, Notice, Resolved, ask_to_reload, serve as run};
@@ -26,10 +26,8 @@ pub(super) fn serve(global: &Global, verb: &Serve) -> Result<ExitCode> {
 }
 
 pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
-    let reloaded = ask_to_reload(&speaker::server(
-        &verb.server,
-        verb.trust.server_ca.as_deref(),
-    )?)?;
+    let server = speaker::server(&verb.server, &verb.trust.files())?;
+    let reloaded = ask_to_reload(&server)?;
     if verb.json {
         output::json(&reloaded)?;
     } else {
@@ -40,10 +38,10 @@ pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
 }
 
 /// The server that is named, else the one of the settings.
-fn server(global: &Global, url: Option<&str>, trust: &Trust) -> Result<Client> {
-    let authorities = trust.server_ca.as_deref();
-    if let Some(url) = url {
-        return speaker::server(url, authorities);
+fn server(global: &Global, asked: &AskedServer) -> Result<Client> {
+    let mut trust = asked.trust.files();
+    if let Some(url) = &asked.server {
+        return speaker::server(url, &trust);
     }
     let registry = registry(global)?;
     let resolved = Resolved::of(&registry.manifest(), registry.folders(), &[])?;
@@ -52,12 +50,12 @@ fn server(global: &Global, url: Option<&str>, trust: &Trust) -> Result<Client> {
         Error::usage(message, "name the server by --server")
     })?;
     // Its own certificate is as good as an authority's.
-    let own = resolved.options.tls_certificate.as_deref();
-    speaker::server(&url, authorities.or(own))
+    trust.authority = trust.authority.or(resolved.options.tls_certificate);
+    speaker::server(&url, &trust)
 }
 
 pub(super) fn ps(global: &Global, verb: &Ps) -> Result<ExitCode> {
-    let server = server(global, verb.server.as_deref(), &verb.trust)?;
+    let server = server(global, &verb.asked)?;
     let answer = server.get("/admin/ps")?;
     if verb.json {
         output::json(&answer)?;
@@ -116,7 +114,7 @@ fn time(seconds: f64) -> String {
 }
 
 pub(super) fn stop(global: &Global, verb: &Stop) -> Result<ExitCode> {
-    let server = server(global, verb.server.as_deref(), &verb.trust)?;
+    let server = server(global, &verb.asked)?;
     let body = json!({ "model": verb.model });
     let answer = server.post("/admin/stop", Some(&body))?;
     if verb.json {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::registry::{Model, Reply};
-use crate::serve::Client;
+use crate::serve::{Client, Trust};
 use backplane_plugin_api::sdk::Sink;
 use backplane_plugin_api::types::{ChatRequest, GenerateRequest, Metrics};
 use std::path::{Path, PathBuf};
@@ -97,17 +97,31 @@ impl Speaker {
     }
 }
 
-/// The server at an address, with the key of this user's environment. By https it is to have a certificate of the authorities
-/// in a file, that of the environment where none is given.
+/// The server at an address, with the key of this user's environment. By https it is to have a certificate of an authority that is
+/// trusted, and gets this side's own, each of the environment where none is given.
 ///
 /// # Errors
-/// It is no address, the key none, or there is nobody to trust.
-pub(crate) fn server(url: &str, authorities: Option<&Path>) -> Result<Client> {
-    let of_user = std::env::var_os("BACKPLANE_SERVER_CA").filter(|file| !file.is_empty());
-    let of_user = of_user
-        .filter(|_| url.starts_with("https://"))
-        .map(PathBuf::from);
-    let authorities = authorities.or(of_user.as_deref());
+/// It is no address, the key none, or the files of certificates are no use.
+pub(crate) fn server(url: &str, trust: &Trust) -> Result<Client> {
+    let mut trust = trust.clone();
+    // What the environment says is for who is asked by https.
+    if url.starts_with("https://") {
+        let of_user = |variable: &str| {
+            let file = std::env::var_os(variable).filter(|file| !file.is_empty());
+            file.map(PathBuf::from)
+        };
+        let Trust {
+            authority,
+            certificate,
+            key,
+        } = &mut trust;
+        *authority = authority.take().or_else(|| of_user("BACKPLANE_SERVER_CA"));
+        // One without the other would be of two pairs.
+        if certificate.is_none() && key.is_none() {
+            *certificate = of_user("BACKPLANE_SERVER_CERT");
+            *key = of_user("BACKPLANE_SERVER_KEY");
+        }
+    }
     let key = match std::env::var("BACKPLANE_API_KEY") {
         Ok(key) => Some(key).filter(|key| !key.is_empty()),
         Err(std::env::VarError::NotPresent) => None,
@@ -118,7 +132,7 @@ pub(crate) fn server(url: &str, authorities: Option<&Path>) -> Result<Client> {
             ));
         }
     };
-    Client::new(url, key, authorities)
+    Client::new(url, key, &trust)
 }
 
 /// A text as a part of a path.

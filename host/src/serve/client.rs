@@ -12,13 +12,13 @@ use backplane_plugin_api::types::{
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
-use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
 mod secure;
 
 use secure::Secure;
+pub use secure::Trust;
 
 /// Most bytes of an answer that is read whole, and of one event.
 const MOST: usize = 64 << 20;
@@ -53,23 +53,21 @@ impl From<String> for Silent {
 type Raw<T> = std::result::Result<T, Silent>;
 
 impl Client {
-    /// The server at `http://HOST:PORT` or `https://HOST[:PORT]`, with a key where it asks for one. By https the server is
-    /// to have a certificate of the authorities in a file, or else of one that this system trusts.
+    /// The server at `http://HOST:PORT` or `https://HOST[:PORT]`, with a key where it asks for one, and by https who is trusted
+    /// and how this side proves who it is.
     ///
     /// # Errors
-    /// It is no such address, the key can't stand in a header, or there is nobody to trust.
-    pub fn new(url: &str, key: Option<String>, authorities: Option<&Path>) -> Result<Self> {
+    /// It is no such address, the key can't stand in a header, or the files of `trust` are no use.
+    pub fn new(url: &str, key: Option<String>, trust: &Trust) -> Result<Self> {
         let Some((secure, authority)) = authority(url) else {
             let message = format!("{url:?} is no address of a server");
             let action = "write it as http://127.0.0.1:8080, or https://example.com";
             return Err(Error::usage(message, action));
         };
-        if authorities.is_some() && !secure {
+        if let Some(option) = trust.given().filter(|_| !secure) {
             let message = format!("{url} is asked without TLS");
-            return Err(Error::usage(
-                message,
-                "write it as https://, or leave --server-ca out",
-            ));
+            let action = format!("write it as https://, or leave {option} out");
+            return Err(Error::usage(message, action));
         }
         let plain = |key: &String| key.bytes().all(|byte| (0x21..0x7f).contains(&byte));
         if key.as_ref().is_some_and(|key| !plain(key)) {
@@ -80,7 +78,7 @@ impl Client {
             ));
         }
         let host = authority.rsplit_once(':').map_or("", |(host, _)| host);
-        let secure = secure.then(|| Secure::new(host, authorities)).transpose()?;
+        let secure = secure.then(|| Secure::new(host, trust)).transpose()?;
         Ok(Self {
             authority,
             key,
@@ -208,15 +206,11 @@ impl Client {
     ) -> Raw<hyper::Response<Incoming>> {
         let stream = tokio::net::TcpStream::connect(&self.authority).await;
         let stream = stream.map_err(|error| plain(&error))?;
-        let mut sender = match &self.secure {
+        let (mut sender, ended) = match &self.secure {
             None => open(stream).await?,
             Some(secure) => {
                 let stream = secure.connector.connect(secure.name.clone(), stream).await;
-                open(stream.map_err(|error| {
-                    let (why, action) = secure::said(&error);
-                    Silent { why, action }
-                })?)
-                .await?
+                open(stream.map_err(|error| secure.said(&error))?).await?
             }
         };
         let mut request = hyper::Request::builder()
@@ -234,8 +228,19 @@ impl Client {
             None => Body::empty(),
         };
         let request = request.body(body).map_err(|error| error.to_string())?;
-        let answer = sender.send_request(request).await;
-        answer.map_err(|error| error.to_string().into())
+        match sender.send_request(request).await {
+            Ok(answer) => Ok(answer),
+            // That a server refuses a client comes with what it says first, and may be known to the connection alone.
+            Err(error) => {
+                let ended = tokio::time::timeout(POLL, ended).await;
+                let ended = ended.ok().and_then(std::result::Result::ok);
+                let refused = self.secure.as_ref().and_then(|secure| {
+                    let by_connection = || secure.refused(&ended?.err()?);
+                    secure.refused(&error).or_else(by_connection)
+                });
+                Err(refused.unwrap_or_else(|| error.to_string().into()))
+            }
+        }
     }
 
     fn silent(&self, Silent { why, action }: &Silent) -> Error {
@@ -271,15 +276,20 @@ impl Client {
     }
 }
 
+/// What sends requests, and how their connection ended.
+type Opened = (
+    hyper::client::conn::http1::SendRequest<Body>,
+    tokio::task::JoinHandle<hyper::Result<()>>,
+);
+
 /// Speaks HTTP by a connection.
-async fn open<S>(stream: S) -> Raw<hyper::client::conn::http1::SendRequest<Body>>
+async fn open<S>(stream: S) -> Raw<Opened>
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
     let shaken = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await;
     let (sender, connection) = shaken.map_err(|error| error.to_string())?;
-    tokio::spawn(connection);
-    Ok(sender)
+    Ok((sender, tokio::spawn(connection)))
 }
 
 /// Whether a server is asked by TLS, and its host and port.
@@ -501,13 +511,27 @@ mod tests {
                 expected.map(|(secure, address): (bool, &str)| (secure, address.to_owned()));
             assert_eq!(authority(url), expected, "{url}");
         }
-        assert!(Client::new("nowhere", None, None).is_err_and(|error| error.exit_code() == 2));
+        let nobody = Trust::default();
+        let wrong = Client::new("nowhere", None, &nobody);
+        assert!(wrong.is_err_and(|error| error.exit_code() == 2));
         let key = Some("a b".to_owned());
-        assert!(Client::new("http://127.0.0.1:1", key, None).is_err());
-        let file = Some(Path::new("/nowhere/at-all.pem"));
-        let said = |url| Client::new(url, None, file).unwrap_err().to_string();
-        assert!(said("http://127.0.0.1:1").contains("without TLS"));
-        assert!(said("https://127.0.0.1:1").contains("/nowhere/at-all.pem"));
+        assert!(Client::new("http://127.0.0.1:1", key, &nobody).is_err());
+        let file = || Some("/nowhere/at-all.pem".into());
+        let authority = Trust {
+            authority: file(),
+            ..Trust::default()
+        };
+        let certificate = Trust {
+            certificate: file(),
+            ..Trust::default()
+        };
+        let said = |url, trust| Client::new(url, None, trust).unwrap_err().line();
+        let plain = "http://127.0.0.1:1";
+        assert!(said(plain, &authority).contains("leave --server-ca out"));
+        assert!(said(plain, &certificate).contains("leave --server-cert out"));
+        let secure = "https://127.0.0.1:1";
+        assert!(said(secure, &authority).contains("/nowhere/at-all.pem"));
+        assert!(said(secure, &certificate).contains("--server-key is missing"));
     }
 
     #[test]

@@ -49,7 +49,7 @@ mod tokens;
 mod tools;
 
 pub use crate::manifest::ServeOptions as Options;
-pub use client::Client;
+pub use client::{Client, Trust};
 pub use faults::{CACHE_TYPES, QUANTIZE_TYPES, faults};
 pub use settings::{Flag, Origin, Resolved};
 

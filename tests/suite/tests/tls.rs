@@ -134,6 +134,72 @@ fn by_the_command_line(server: &Server, home: &Path) {
     }
 }
 
+/// The command line asks a server that takes only clients with a certificate.
+fn clients_with_certificates(
+    server: &Server,
+    home: &Path,
+    own: &(String, String),
+    stranger: &(String, String),
+) {
+    let url = format!("https://{}", server.address);
+    let base = ["--server", &url, "--server-ca", "ours"];
+    let own = ["--server-cert", &own.0, "--server-key", &own.1];
+    let with = |verb: &[&str], more: &[&str]| {
+        let arguments = [verb, &base, more].concat();
+        let output = command(home, &arguments).output().expect("it runs");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let verbs = [
+        &["ps"][..],
+        &["plugins", "reload"],
+        &["run", "model.echo", "Hello"],
+        &["stop", "model.echo"],
+    ];
+    let required = "it takes only clients that have a certificate (name this side's own and its key by --server-cert and --server-key)";
+    for verb in verbs {
+        let (code, said) = with(verb, &own);
+        assert_eq!(code, Some(0), "{verb:?}: {said}");
+        let (code, said) = with(verb, &[]);
+        assert!(
+            code == Some(2) && said.contains(required),
+            "{verb:?}: {said}"
+        );
+        assert_eq!(said.lines().count(), 1, "{said}");
+    }
+    for (more, why) in [
+        (
+            &["--server-cert", &stranger.0, "--server-key", &stranger.1][..],
+            "it does not take the certificate of --server-cert",
+        ),
+        (&own[..2], "--server-key is missing"),
+        (&own[2..], "--server-cert is missing"),
+        (
+            &["--server-cert", own[1], "--server-key", &stranger.1],
+            "stranger.key: ",
+        ),
+        (
+            &["--server-cert", own[1], "--server-key", own[1]],
+            "the private key of --server-cert",
+        ),
+        (
+            &["--server-cert", "nowhere", "--server-key", own[3]],
+            "nowhere: ",
+        ),
+    ] {
+        let (code, said) = with(&["ps"], more);
+        assert!(code == Some(2) && said.contains(why), "{more:?}: {said}");
+    }
+    let output = command(home, &["ps", "--server", &url])
+        .env("BACKPLANE_SERVER_CA", "ours")
+        .env("BACKPLANE_SERVER_CERT", own[1])
+        .env("BACKPLANE_SERVER_KEY", own[3])
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+}
+
 #[test]
 fn python_is_content_with_certificates_and_others_are_not() {
     let (home, manifest) = modules::home(&["echo-a"], "");
@@ -194,6 +260,8 @@ fn python_is_content_with_certificates_and_others_are_not() {
         let refused = python(&server, "/v1/models", &known, other);
         assert!(refused.parse::<u16>().is_err(), "{refused}");
     }
+
+    clients_with_certificates(&server, home.path(), &client, &stranger);
 
     // What can't be used is said at the start.
     for (arguments, said) in [

@@ -1,10 +1,10 @@
 //! `serve`, its settings, and what is asked of a server.
 
-use super::Trust;
 use super::settings::Settings;
 use crate::manifest::Value;
-use crate::serve::Flag;
+use crate::serve::{Flag, Trust};
 use clap::{Args, ValueHint};
+use std::path::PathBuf;
 
 /// `serve`.
 #[derive(Args, Debug)]
@@ -65,6 +65,41 @@ pub(crate) struct Config {
     pub(crate) json: bool,
 }
 
+/// How a server and this side believe each other, where one is asked by https.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct Believing {
+    /// Trust the certificates in this file alone, as PEM, for --server https://… [default: those that this system trusts]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    server_ca: Option<PathBuf>,
+    /// Show this certificate, as PEM, to a server that takes only clients with one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    server_cert: Option<PathBuf>,
+    /// The private key of --server-cert, as PEM
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    server_key: Option<PathBuf>,
+}
+
+impl Believing {
+    /// The files.
+    pub(crate) fn files(&self) -> Trust {
+        Trust {
+            authority: self.server_ca.clone(),
+            certificate: self.server_cert.clone(),
+            key: self.server_key.clone(),
+        }
+    }
+}
+
+/// A server that runs.
+#[derive(Args, Debug)]
+pub(crate) struct AskedServer {
+    /// The server to ask [default: the one of the settings]
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
+    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Believing,
+}
+
 /// `ps`.
 #[derive(Args, Debug)]
 #[command(
@@ -72,11 +107,8 @@ pub(crate) struct Config {
     Examples:\n  backplane ps\n  backplane ps --server http://127.0.0.1:9000 --json"
 )]
 pub(crate) struct Ps {
-    /// The server to ask [default: the one of the settings]
-    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
-    pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Trust,
+    pub(crate) asked: AskedServer,
     /// One JSON object: models, memory, replies
     #[arg(long)]
     pub(crate) json: bool,
@@ -91,11 +123,8 @@ pub(crate) struct Ps {
 pub(crate) struct Stop {
     /// What clients call it
     pub(crate) model: String,
-    /// The server to ask [default: the one of the settings]
-    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
-    pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Trust,
+    pub(crate) asked: AskedServer,
     /// One JSON object: model, state, in_use
     #[arg(long)]
     pub(crate) json: bool,
@@ -108,7 +137,7 @@ pub(crate) struct Reload {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_hint = ValueHint::Url)]
     pub(crate) server: String,
     #[command(flatten)]
-    pub(crate) trust: Trust,
+    pub(crate) trust: Believing,
     /// One JSON object: changes
     #[arg(long)]
     pub(crate) json: bool,
