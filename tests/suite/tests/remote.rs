@@ -2,8 +2,9 @@
 #![cfg(target_os = "linux")]
 
 use backplane_endpoint::{Endpoint, begin_events, events, json as answer, piece};
+use backplane_tests::server::Server;
 use backplane_tests::{Ran, SMOLLM2, command, host, real_model};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -248,6 +249,68 @@ fn an_interrupt_closes_the_connection() {
         );
         assert_eq!(ended.code(), Some(130), "{isolation}");
     }
+}
+
+/// What an endpoint keeps apart as thought is told apart by the server too, and goes back with the conversation.
+#[test]
+fn what_an_endpoint_thinks_is_passed_on() {
+    let endpoint = Endpoint::start(|request, out| match (&*request.method, &*request.path) {
+        ("GET", _) => answer(out, "200 OK", "", LIST),
+        (_, "/v1/completions") => events(out, HELLO),
+        _ => events(
+            out,
+            [
+                &b"data: {\"choices\": [{\"delta\": {\"reasoning_content\": \"1+1\"}}]}\n\n"[..],
+                b"data: {\"choices\": [{\"delta\": {\"reasoning_content\": \"=2\"}}]}\n\n",
+                b"data: {\"choices\": [{\"delta\": {\"content\": \"{\\\"sum\\\": 2}\"}}]}\n\n",
+                HELLO[1],
+                HELLO[2],
+                HELLO[3],
+            ],
+        ),
+    });
+    let (home, manifest) = setup("", &of(&endpoint, ""));
+    let manifest = manifest.to_str().expect("UTF-8");
+    let server = Server::start(home.path(), Some(manifest), &["remote:small"]).ready();
+    let before = json!({ "role": "assistant", "content": "1", "reasoning_content": "easy" });
+    let user = json!({ "role": "user", "content": "And 1+1?" });
+    let schema = json!({ "type": "object", "properties": { "sum": { "type": "integer" } }, "required": ["sum"] });
+    let format =
+        json!({ "type": "json_schema", "json_schema": { "name": "sum", "schema": schema } });
+    let mut body = json!({ "model": "remote:small", "messages": [user, before, user], "response_format": format });
+    let said = server.post("/v1/chat/completions", &body).json();
+    let message = &said["choices"][0]["message"];
+    assert_eq!(message["reasoning_content"], "1+1=2", "{said}");
+    assert_eq!(message["content"], "{\"sum\": 2}", "{said}");
+    let request = endpoint.requests().pop().expect("a request");
+    let asked: Value = serde_json::from_str(&request.body).expect("JSON");
+    assert_eq!(asked["messages"][1], before, "{asked}");
+    assert_eq!(
+        asked["response_format"]["json_schema"]["schema"], schema,
+        "{asked}"
+    );
+
+    body["stream"] = json!(true);
+    let streamed = server.post("/v1/chat/completions", &body).events();
+    let of = |field: &str| -> String {
+        let pieces = streamed
+            .iter()
+            .filter_map(|event| event["choices"][0]["delta"][field].as_str());
+        pieces.collect()
+    };
+    assert_eq!(
+        (of("reasoning_content"), of("content")),
+        ("1+1=2".to_owned(), "{\"sum\": 2}".to_owned())
+    );
+    body["reasoning_format"] = json!("none");
+    body["stream"] = json!(false);
+    let said = server.post("/v1/chat/completions", &body).json();
+    let text = said["choices"][0]["message"]["content"].as_str();
+    assert_eq!(
+        text,
+        Some("<think>\n1+1=2\n</think>\n\n{\"sum\": 2}"),
+        "{said}"
+    );
 }
 
 /// Every verb, as loud as it goes: the key is in none of what they write, and in no file that they leave.

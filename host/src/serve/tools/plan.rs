@@ -23,6 +23,8 @@ pub(in crate::serve) struct Plan {
     notices: Vec<String>,
     /// How the reply begins, where it may begin with thoughts.
     thoughts: Option<Thoughts>,
+    /// The same where no template tells: what it is held to knows nothing of these.
+    untold: Option<Thoughts>,
     hidden: Hidden,
     /// What it is held to where the engine refuses the grammar, and is then read by.
     otherwise: Option<Otherwise>,
@@ -55,7 +57,10 @@ impl Plan {
             held.check()?;
             request.options.grammar = Some(held.grammar());
         }
-        let template = model.info().chat_template.unwrap_or_default();
+        let template = model.info().chat_template;
+        let untold = template.is_none() && !tools.as_written;
+        let untold = untold.then_some(Thoughts::UNTOLD);
+        let template = template.unwrap_or_default();
         let channels = formats::of_template(&template);
         let channels = channels.filter(|format| format.body == Body::Channels && !tools.as_written);
         telling::thoughts(&mut request.messages, &template);
@@ -88,6 +93,7 @@ impl Plan {
             return Ok(Self {
                 format: channels,
                 thoughts,
+                untold,
                 hidden: marks.hidden,
                 otherwise,
                 ..Self::default()
@@ -115,6 +121,7 @@ impl Plan {
             most_calls: (!calls.several).then_some(1),
             notices,
             thoughts,
+            untold,
             hidden: marks.hidden,
             otherwise,
         })
@@ -165,7 +172,7 @@ impl Plan {
             Some(format) => Reader::new(format, self.tools.clone()),
             None => Reader::plain(),
         };
-        reader.thinking(self.thoughts)
+        reader.thinking(self.thoughts.or(self.untold))
     }
 
     /// How a token is spelled that is no text, and a mark.

@@ -40,6 +40,13 @@ pub(in crate::serve) struct Thoughts {
 }
 
 impl Thoughts {
+    /// Of a backend that has no template to look at, as those that ask other servers: what these keep apart it writes between the
+    /// marks that are most usual.
+    pub(super) const UNTOLD: Self = Self {
+        marks: &ALL[0],
+        opened: false,
+    };
+
     /// After a prompt; `None` where that has closed them already: then none are to come.
     pub(super) fn after(marks: &'static Marks, prompt: &str) -> Option<Self> {
         let prompt = prompt.trim_end();
