@@ -80,6 +80,9 @@ pub enum Error {
     Interrupted,
 }
 
+/// What is said of every place that is full.
+const NO_SPACE: &str = "no space left on device";
+
 impl Error {
     /// A usage error with its next step.
     pub fn usage(message: impl Into<String>, action: impl Into<String>) -> Self {
@@ -93,7 +96,10 @@ impl Error {
     pub fn file(path: impl Into<PathBuf>, error: &std::io::Error) -> Self {
         Self::File {
             path: path.into(),
-            message: plain(error),
+            message: match error.kind() {
+                std::io::ErrorKind::StorageFull => NO_SPACE.to_owned(),
+                _ => plain(error),
+            },
         }
     }
 
@@ -108,6 +114,9 @@ impl Error {
             | Self::ModelUnusable { action, .. } => action,
             Self::Backend { error, .. } if !error.action.is_empty() => &error.action,
             Self::Backend { error, .. } => default_action(error.code),
+            Self::File { message, .. } if message == NO_SPACE => {
+                "free some space there, or write elsewhere"
+            }
             Self::File { .. } => "check the path and its permissions",
             Self::Interrupted => "",
         }

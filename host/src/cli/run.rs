@@ -21,6 +21,10 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
     } else {
         String::new()
     };
+    if verb.tokens.is_empty() && !verb.raw && prompt.trim().is_empty() {
+        let message = "PROMPT is empty: there is nothing to answer";
+        return Err(Error::usage(message, "say something"));
+    }
     let interrupt = Interrupt::catch(true)?;
     let model = match &verb.server {
         Some(url) => Speaker::there(&speaker::server(url, &verb.trust.files())?, &verb.model)?,

@@ -14,7 +14,7 @@ fn number(text: &str, expected: &str, valid: impl Fn(f32) -> bool) -> Result<f32
 
 /// A finite number from 0.
 pub(crate) fn temperature(text: &str) -> Result<f32, String> {
-    number(text, "a number from 0", |value| {
+    number(text, "a number from 0 to 3.4e38", |value| {
         value.is_finite() && value >= 0.0
     })
 }
@@ -28,7 +28,7 @@ pub(crate) fn probability(text: &str) -> Result<f32, String> {
 
 /// A finite number above 0.
 pub(crate) fn penalty(text: &str) -> Result<f32, String> {
-    number(text, "a number above 0", |value| {
+    number(text, "a number above 0, up to 3.4e38", |value| {
         value.is_finite() && value > 0.0
     })
 }

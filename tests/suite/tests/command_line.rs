@@ -43,6 +43,47 @@ fn run_prints_the_reply_and_nothing_else() {
 }
 
 #[test]
+fn run_says_when_there_is_nothing_to_answer() {
+    // Standard input is empty.
+    for prompt in [&[""][..], &[" \n"], &["-"], &[], &["--system", "Be brief."]] {
+        let ran = smollm2(&[&["run"][..], prompt].concat());
+        let said = "error: PROMPT is empty: there is nothing to answer (say something)\n";
+        assert_eq!(
+            (ran.code, ran.out.as_str(), ran.err.as_str()),
+            (Some(2), "", said),
+            "{prompt:?}"
+        );
+    }
+    let ran = smollm2(&["run", "--temperature", "1e308", "Hi"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.err.contains("expected a number from 0 to 3.4e38"),
+        "{}",
+        ran.err
+    );
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_place_without_space_is_said_so() {
+    let home = home();
+    let model = real_model(SMOLLM2);
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let output = command(
+        home.path(),
+        &["run", text(&model), "--max-tokens", "4", "Hi"],
+    )
+    .stdout(full.expect("a full device"))
+    .output()
+    .expect("it runs");
+    assert_eq!(output.status.code(), Some(2));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "error: standard output: no space left on device (free some space there, or write elsewhere)\n"
+    );
+}
+
+#[test]
 fn run_as_json_has_every_promised_key() {
     let prompt = "The capital of France is";
     let reply = smollm2(&[

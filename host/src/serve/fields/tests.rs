@@ -71,10 +71,14 @@ fn what_is_wrong_is_named() {
         (
             "temperature",
             json!(-1),
-            "expected a number from 0, found -1",
+            "expected a number from 0 to 3.4e38, found -1",
         ),
         ("temperature", json!("hot"), "found \"hot\""),
-        ("temperature", json!(1e300), "expected a number from 0"),
+        (
+            "temperature",
+            json!(1e300),
+            "expected a number from 0 to 3.4e38, found 1e+300",
+        ),
         ("top_p", json!(1.5), "expected a number from 0 to 1"),
         ("repeat_penalty", json!(0), "expected a number above 0"),
         ("max_tokens", json!(-1), "expected a whole number from 0"),

@@ -35,8 +35,8 @@ pub(super) fn number(value: &Value, least: f32, most: f32) -> Result<f32, String
         .map(|number| number as f32)
         .ok_or_else(|| {
             let what = match (least, most) {
-                (0.0, f32::MAX) => "a number from 0".to_owned(),
-                (_, f32::MAX) => "a number above 0".to_owned(),
+                (0.0, f32::MAX) => "a number from 0 to 3.4e38".to_owned(),
+                (_, f32::MAX) => "a number above 0, up to 3.4e38".to_owned(),
                 _ => format!("a number from {least} to {most}"),
             };
             expected(&what, value)
