@@ -147,6 +147,9 @@ pub(crate) struct Tile<'a> {
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     /// Not zero: tiles of the same number have the same operand, as far as they take the same kind.
     job: u64,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+    /// Where the quarters of the rows begin that are likely to be multiplied next.
+    next: Option<[*const u8; 4]>,
 }
 
 impl<'a> Tile<'a> {
@@ -190,6 +193,17 @@ impl<'a> Tile<'a> {
             tokens,
             out,
             job: 0,
+            next: None,
+        }
+    }
+
+    /// With the rows that are likely to be multiplied next, which are asked for when this tile ends.
+    pub(crate) fn before(self, weights: &[u8], row_bytes: usize) -> Self {
+        let quarter = weights.len() / row_bytes / 4 * row_bytes;
+        let starts = std::array::from_fn(|part| weights.as_ptr().wrapping_add(part * quarter));
+        Self {
+            next: Some(starts),
+            ..self
         }
     }
 

@@ -272,7 +272,7 @@ impl Frame<'_> {
                     x,
                     places.len(),
                     out,
-                    (scratch, 0),
+                    (scratch, 0, None),
                 );
             }
         });

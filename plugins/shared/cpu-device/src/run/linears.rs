@@ -26,9 +26,13 @@ impl HeadLinear {
     }
 }
 
+/// Rows of a matrix.
+pub(super) type Rows<'a> = (&'a Matrix, Range<usize>);
+
 /// Rows of a matrix times tokens: row `r` of the chunk, token `t` goes to `out.start + t * out.stride + r`.
 ///
-/// The products of one job, which is not zero, have the same `x`; zero is for those that stand alone.
+/// The products of one job, which is not zero, have the same `x`; zero is for those that stand alone. `next` are rows that this thread is
+/// likely to multiply after these.
 ///
 /// # Safety
 /// These places of `out` are there, and nobody else touches them.
@@ -39,13 +43,17 @@ pub(super) unsafe fn multiply(
     x: Operand<'_>,
     tokens: usize,
     out: Out,
-    (mut scratch, job): (Scratch<'_>, u64),
+    (mut scratch, job, next): (Scratch<'_>, u64, Option<Rows<'_>>),
 ) {
     let data = matrix.data(rows);
     // SAFETY: the caller's promise.
-    unsafe { Tile::new(matrix.ty, data, matrix.cols, x, tokens, out) }
-        .of_job(job)
-        .run(isa, &mut scratch);
+    let mut tile = unsafe { Tile::new(matrix.ty, data, matrix.cols, x, tokens, out) }.of_job(job);
+    if let Some((matrix, rows)) = next {
+        let count = rows.len();
+        let data = matrix.data(rows);
+        tile = tile.before(data, data.len() / count);
+    }
+    tile.run(isa, &mut scratch);
 }
 
 impl Frame<'_> {
@@ -64,9 +72,14 @@ impl Frame<'_> {
         }
         // SAFETY: the input was written by an earlier kernel.
         let floats = unsafe { self.read(linears.x) };
+        let threads = pool.threads();
         pool.run(linears.chunks.len(), &|task, worker| {
             let Chunk { part, row, rows } = linears.chunks[task];
             let part = &linears.parts[part];
+            let next = linears.chunks.get(task + threads).map(|next| {
+                let rows = next.row..next.row + next.rows;
+                (&linears.parts[next.part].matrix, rows)
+            });
             let x = match activation_kind(isa, part.matrix.ty, tokens) {
                 ActivationKind::Float => Operand::Float(floats),
                 kind => operands.rows(kind, cols, 0..tokens),
@@ -78,7 +91,7 @@ impl Frame<'_> {
             // other task has these rows; a worker runs one task at a time.
             unsafe {
                 let (out, scratch) = (Out { start, stride }, operands.scratch(worker));
-                let scratch = (scratch, job);
+                let scratch = (scratch, job, next);
                 multiply(isa, &part.matrix, row..row + rows, x, tokens, out, scratch);
             }
             if let Some(bias) = &part.bias {
@@ -132,7 +145,7 @@ impl Frame<'_> {
                     x,
                     tokens,
                     out,
-                    (operands.scratch(worker), 0),
+                    (operands.scratch(worker), 0, None),
                 );
             }
         });

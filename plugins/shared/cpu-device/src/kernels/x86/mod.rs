@@ -98,6 +98,25 @@ pub(super) fn run(matmul: Matmul, tile: &Tile<'_>, scratch: &mut Scratch<'_>) {
 /// How far ahead of what is read weights are asked for, in bytes.
 const AHEAD: usize = 1024;
 
+/// How far behind what is read lies what is asked for, in a row of a quarter of a tile: [`AHEAD`] bytes, or, where the quarter ends before, as far into what
+/// the next tile begins with. `row` is the first row after it, in the quarter; `begins` is where the quarter does.
+#[inline(always)]
+fn far(tile: &Tile<'_>, quarter: usize, row: usize, part: usize) -> isize {
+    let left = (quarter - row) * tile.row_bytes;
+    match tile.next {
+        Some(next) if left < AHEAD => {
+            let end = tile
+                .weights
+                .as_ptr()
+                .wrapping_add((part + 1) * quarter * tile.row_bytes);
+            (next[part] as isize)
+                .wrapping_sub(end as isize)
+                .wrapping_add(AHEAD as isize)
+        }
+        _ => AHEAD as isize,
+    }
+}
+
 /// Asks for the weights that are read [`AHEAD`] bytes after the `bytes` bytes at `p`. Beyond the end of a matrix that does no
 /// harm: asking never faults.
 #[inline(always)]

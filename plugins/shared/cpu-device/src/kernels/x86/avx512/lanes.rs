@@ -89,8 +89,15 @@ pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut Scratch<
         for first in (0..quarter).step_by(4) {
             let row =
                 |part: usize| tile.weights[(part * quarter + first) * tile.row_bytes..].as_ptr();
+            let at = std::array::from_fn(row);
+            // Once for all tokens; after the last rows what the next tile begins with.
+            let behind = at.map(|four: *const u8| four.wrapping_add(4 * tile.row_bytes));
             let rows = Rows {
-                at: std::array::from_fn(row),
+                at,
+                next: match tile.next {
+                    Some(next) if first + 4 >= quarter => next,
+                    _ => behind,
+                },
                 bytes: tile.row_bytes,
                 apart: quarter,
             };
@@ -125,6 +132,8 @@ pub(super) unsafe fn tiles<W: Weights32>(tile: &Tile<'_>, scratch: &mut Scratch<
 struct Rows {
     /// The first of each four.
     at: [*const u8; 4],
+    /// Of the four rows that are met after these.
+    next: [*const u8; 4],
     /// Bytes of each.
     bytes: usize,
     /// Rows from one four to the next.
@@ -309,10 +318,8 @@ unsafe fn product<W: Weights32>(rows: Rows, x: Activations, out: Out) {
     for b in 0..x.blocks {
         // SAFETY: block `b` lies in every row, and in every set.
         unsafe {
-            // The next four rows lie behind these.
-            for four in rows.at {
-                let next = 4 * (rows.bytes + b * W::BYTES);
-                soon(four.wrapping_add(next), 4 * W::BYTES);
+            for four in rows.next {
+                soon(four.wrapping_add(4 * b * W::BYTES), 4 * W::BYTES);
             }
             let at = rows.at.map(|four| four.add(b * W::BYTES));
             let w = W::turned(at, rows.bytes);

@@ -7,7 +7,7 @@
 #![allow(clippy::needless_range_loop)]
 
 use super::super::super::{Operand, Tile};
-use super::super::ahead;
+use super::super::{AHEAD, far, soon};
 use super::blocks32::Weights32;
 use super::whole::{STRIP, Strip, Whole, add_products};
 use crate::activations::{Group32, Wide};
@@ -20,6 +20,8 @@ const ROWS: usize = 4;
 struct Quad {
     /// Where the rows begin; where there are fewer, the last one stands for the rest.
     rows: [*const u8; ROWS],
+    /// How far behind what is read of each lies what is asked for meanwhile.
+    far: [isize; ROWS],
     /// End of the tile's weights.
     end: *const u8,
     /// Of the first row's and token's result.
@@ -99,6 +101,10 @@ macro_rules! tiles {
                         unsafe {
                             let quad = Quad {
                                 rows: std::array::from_fn(row),
+                                far: std::array::from_fn(|r| match count == ROWS && apart == quarter {
+                                    true => far($tile, quarter, next, r),
+                                    false => AHEAD as isize,
+                                }),
                                 end,
                                 out: $tile.out.start.add(token * $tile.out.stride + first),
                                 stride: $tile.out.stride,
@@ -162,7 +168,9 @@ unsafe fn product32<W: Weights32, const T: usize>(
         // SAFETY: group `g` of every row is whole: four blocks.
         unsafe {
             let at = quad.rows.map(|row| row.add(g * 4 * W::BYTES));
-            at.iter().for_each(|at| ahead(*at, 4 * W::BYTES));
+            for r in 0..ROWS {
+                soon(at[r].wrapping_offset(quad.far[r]), 4 * W::BYTES);
+            }
             take32::<W, T>(&mut sums, at, lanes, !0, x.add(g), x_len);
         }
     }
@@ -304,7 +312,9 @@ unsafe fn product256<W: Whole, const T: usize>(
         // SAFETY: block `g` of every row, and the two groups of every token that go with it.
         unsafe {
             let at = quad.rows.map(|row| row.add(g * W::BYTES));
-            at.iter().for_each(|at| ahead(*at, W::BYTES));
+            for r in 0..ROWS {
+                soon(at[r].wrapping_offset(quad.far[r]), W::BYTES);
+            }
             let [first, second, third, fourth] = at;
             // Not by `map`: what a closure does would be called.
             let strips = [
