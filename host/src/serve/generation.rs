@@ -7,7 +7,7 @@ use super::http::App;
 use super::metrics::Series;
 use super::models::{Served, Use};
 use super::queue::{Place, Room};
-use super::tools::{Call, Held, Piece, Plan, Reader, Tools};
+use super::tools::{Call, Held, Piece, Plan, Reader, Repeats, Tools};
 use crate::error::Result;
 use crate::manifest::KeepAlive;
 use crate::registry::{Model, Reply};
@@ -284,6 +284,7 @@ impl Waiting {
                 pieces: self.pieces,
                 begun: false,
                 reader: Reader::plain(),
+                repeats: Repeats::default(),
                 thought_tokens: 0,
                 plan: Plan::default(),
                 tell: self.tell.clone(),
@@ -432,6 +433,7 @@ struct Teller {
     pieces: bool,
     begun: bool,
     reader: Reader,
+    repeats: Repeats,
     /// Tokens of what was thought.
     thought_tokens: u64,
     plan: Plan,
@@ -505,10 +507,17 @@ impl Teller {
             completion.finish_reason,
             FinishReason::Stop | FinishReason::StopString
         );
-        let last = self.reader.finish(cut);
+        let mut last = self.reader.finish(cut);
+        last = self.repeats.pass(last, self.reader.whole());
+        last.extend(self.repeats.finish());
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
         let mut answer = Answer::new(reply, reader, self.thought_tokens, &self.plan);
+        if let Some(repeated) = self.repeats.found() {
+            answer.calls.truncate(repeated);
+            let notice = "a call that repeats the one before it is left out, and ends the reply";
+            answer.notices.push(notice.to_owned());
+        }
         if late {
             let time = app.options.reply_time;
             let notice = format!("the reply was ended after the {time} that one may take");
@@ -520,6 +529,7 @@ impl Teller {
     /// Reads a reply from its beginning.
     fn take_up(&mut self) {
         self.reader = self.plan.reader();
+        self.repeats = self.plan.repeats();
         self.thought_tokens = 0;
     }
 
@@ -530,9 +540,8 @@ impl Teller {
 
     /// Whether all calls that it may make are made.
     fn has_enough(&self) -> bool {
-        self.plan
-            .most_calls()
-            .is_some_and(|most| self.reader.whole() >= most)
+        let most = self.plan.most_calls();
+        most.is_some_and(|most| self.reader.whole() >= most) || self.repeats.found().is_some()
     }
 
     /// Tells pieces; log probabilities go with the first.
@@ -603,6 +612,7 @@ impl Sink for Teller {
         if let Some(mark) = self.plan.spelled(token) {
             pieces.extend(self.reader.push_mark(mark));
         }
+        let pieces = self.repeats.pass(pieces, self.reader.whole());
         self.say_all(pieces, logprobs)
     }
 

@@ -136,6 +136,30 @@ fn forced_calls(server: &Server, id: &str) {
             "streamed as whole"
         );
     }
+    // A small model that may go on says the same again: that is not told, and the end, whole and streamed alike.
+    let mut body = asked(
+        id,
+        json!({ "tools": [weather()], "tool_choice": "required" }),
+    );
+    let answer = whole(server, &body);
+    assert_eq!(
+        answer["choices"][0]["finish_reason"], "tool_calls",
+        "{answer}"
+    );
+    let calls = answer["choices"][0]["message"]["tool_calls"].as_array();
+    let calls: Vec<&Value> = calls
+        .expect("calls")
+        .iter()
+        .map(|call| &call["function"]["arguments"])
+        .collect();
+    assert!(calls.windows(2).all(|two| two[0] != two[1]), "{answer}");
+    let notice = answer["backplane"]["notice"].as_str().unwrap_or_default();
+    assert!(notice.contains("repeats the one before"), "{answer}");
+    body["stream"] = json!(true);
+    let events = server.post("/v1/chat/completions", &body).events();
+    let (_, streamed, reason) = put_together(&events);
+    let streamed: Vec<&Value> = streamed.iter().map(|call| &call["arguments"]).collect();
+    assert_eq!((streamed, reason), (calls, json!("tool_calls")));
     // Cut within the mark, or at a stop text within the call: no part of a mark is said, and nobody is told to act on half a call.
     let forced = json!({ "tools": [weather()], "tool_choice": "required" });
     for tokens in 1..5 {

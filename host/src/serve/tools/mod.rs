@@ -14,6 +14,7 @@
 //! | what a model is told of tools | `telling.rs` |
 //! | what a reply with tools is held to | `grammar.rs` |
 //! | what of a reply is text and what a call | `reader.rs` |
+//! | which calls only repeat the one before | `repeats.rs` |
 //! | how a call by itself is read: as JSON, in tags, as a program writes it | `json.rs`, `tags.rs`, `literal.rs` |
 //! | what values are that were not written as JSON | `typed.rs` |
 //! | what of a reply is thought | `thoughts.rs` |
@@ -31,6 +32,7 @@ mod json;
 mod literal;
 mod plan;
 mod reader;
+mod repeats;
 mod tags;
 mod telling;
 mod thoughts;
@@ -40,3 +42,4 @@ pub(super) use choice::{Choice, Tool, Tools, name, read, read_choice};
 pub(super) use held::{Held, To, read_format, read_grammar};
 pub(super) use plan::{Plan, thinks};
 pub(super) use reader::{Call, Piece, Reader};
+pub(super) use repeats::Repeats;

@@ -5,6 +5,7 @@ use super::check::{self, Fault};
 use super::choice::{Choice, Tool};
 use super::formats::{self, Body, Format};
 use super::grammar::{self, Calls, Hidden, Marks};
+use super::repeats::Repeats;
 use super::thoughts::{self, Thoughts};
 use super::typed::Signature;
 use super::{Reader, To, Tools, telling};
@@ -20,6 +21,8 @@ pub(in crate::serve) struct Plan {
     format: Option<&'static Format>,
     tools: Vec<Signature>,
     most_calls: Option<usize>,
+    /// Whether it may have to call on and on.
+    must_call: bool,
     notices: Vec<String>,
     /// How the reply begins, where it may begin with thoughts.
     thoughts: Option<Thoughts>,
@@ -119,6 +122,7 @@ impl Plan {
             format: Some(format),
             tools: right.iter().map(|tool| tool.signature()).collect(),
             most_calls: (!calls.several).then_some(1),
+            must_call: calls.must,
             notices,
             thoughts,
             untold,
@@ -218,6 +222,11 @@ impl Plan {
     /// After how many calls a reply is to end.
     pub(in crate::serve) fn most_calls(&self) -> Option<usize> {
         self.most_calls
+    }
+
+    /// What finds calls that repeat the one before. Who calls of itself may have its reasons to.
+    pub(in crate::serve) fn repeats(&self) -> Repeats {
+        Repeats::new(self.must_call)
     }
 
     /// What the user should know of it.
