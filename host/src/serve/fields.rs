@@ -3,6 +3,7 @@
 
 mod anthropic;
 mod embeddings;
+mod items;
 mod messages;
 mod names;
 mod ollama;
@@ -39,6 +40,8 @@ pub(super) enum Endpoint {
     Embeddings,
     /// `POST /v1/responses`.
     Responses,
+    /// One of the items of its `input`.
+    ResponseItem,
     /// `POST /v1/messages`, Anthropic's.
     Messages,
     /// `POST /v1/messages/count_tokens`.
@@ -122,6 +125,7 @@ struct Field {
 const TABLES: &[&[Field]] = &[
     openai::FIELDS,
     messages::FIELDS,
+    items::FIELDS,
     embeddings::FIELDS,
     responses::FIELDS,
     tokens::FIELDS,
@@ -208,6 +212,23 @@ pub(super) fn check(
             .map_err(|wrong| wrong.at(&format!("{place}.{name}")))?;
     }
     Ok(())
+}
+
+/// That a value is an object with these fields and no others.
+///
+/// # Errors
+/// It is none, or the first other field by its place.
+pub(super) fn only(value: &Value, place: &str, names: &[&str]) -> Result<(), Problem> {
+    let object = value.as_object();
+    let object =
+        object.ok_or_else(|| Problem::field(place, values::expected("an object", value)))?;
+    match object.keys().find(|name| !names.contains(&name.as_str())) {
+        Some(other) => Err(Problem::unsupported(
+            format!("{place}.{other}"),
+            "no such field",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Has one field do what it does.

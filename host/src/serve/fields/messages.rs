@@ -12,7 +12,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "role", on: MESSAGE, does: Content,
         about: "`system`, `developer` (taken as `system`), `user`, `assistant` or `tool`; required" },
     Field { name: "content", on: MESSAGE, does: Content,
-        about: "a text, or an array of parts of the type `text`, whose `cache_control` and `annotations` have no effect; only the assistant's message may be without" },
+        about: "a text, or an array of parts of the type `text`, whose `cache_control`, `prompt_cache_breakpoint` and `annotations` have no effect; only the assistant's message may be without" },
     Field { name: "name", on: MESSAGE, does: Content,
         about: "who speaks, for templates that know of it" },
     Field { name: "tool_calls", on: MESSAGE, does: Content,

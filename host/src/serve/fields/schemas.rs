@@ -87,7 +87,7 @@ fn tokens() -> Value {
 fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
     use Endpoint::{
         Chat, ChatMessage, Completions, Detokenize, Embeddings, OllamaChat, OllamaEmbed,
-        OllamaEmbeddings, OllamaGenerate, Responses, Tokenize,
+        OllamaEmbeddings, OllamaGenerate, ResponseItem, Responses, Tokenize,
     };
     Some(match (endpoint, name) {
         // What a request is about.
@@ -96,13 +96,26 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
             text(),
             json!({ "type": "array", "items": {
                 "type": "object",
-                "properties": { "type": { "const": "text" }, "text": text(), "cache_control": {}, "annotations": {} },
+                "properties": { "type": { "const": "text" }, "text": text(), "cache_control": {}, "prompt_cache_breakpoint": {}, "annotations": {} },
                 "required": ["type", "text"],
                 "additionalProperties": false,
             } }),
         ]),
         (ChatMessage, "tool_calls") => json!({ "type": "array", "items": call() }),
         (ChatMessage, "tool_call_id" | "reasoning_content" | "reasoning" | "refusal") => text(),
+        (ResponseItem, "type") => only(json!([
+            "message",
+            "reasoning",
+            "function_call",
+            "function_call_output"
+        ])),
+        // What an item does not have by its type is not looked at.
+        (ResponseItem, "role") => json!({ "examples": ["user", "assistant"] }),
+        (ResponseItem, "content" | "output") => json!({ "examples": ["Hi"] }),
+        (ResponseItem, "summary") => json!({ "examples": [[]] }),
+        (ResponseItem, "call_id" | "name") => json!({ "examples": ["a"] }),
+        (ResponseItem, "arguments") => json!({ "examples": ["{}"] }),
+        (ResponseItem, "async") => only(json!([false])),
         (_, "model" | "name") => text(),
         (_, "messages") => json!({
             "type": "array",
@@ -123,7 +136,7 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         ]),
         (Responses, "input") => any_of(&[
             text(),
-            json!({ "type": "array", "minItems": 1, "items": item() }),
+            json!({ "type": "array", "minItems": 1, "items": body(ResponseItem) }),
         ]),
         (Responses, "instructions") => text(),
         (OllamaGenerate | OllamaEmbeddings, "prompt") => text(),
@@ -266,17 +279,6 @@ fn text_part() -> Value {
         "type": "object",
         "properties": { "type": { "const": "text" }, "text": text() },
         "required": ["type", "text"],
-    })
-}
-
-/// An item of what a response is made from.
-fn item() -> Value {
-    json!({
-        "type": "object",
-        "properties": {
-            "type": { "enum": ["message", "function_call", "function_call_output"] },
-            "role": some_text(),
-        },
     })
 }
 

@@ -3,13 +3,22 @@
 use crate::serve::conversation::role;
 use crate::serve::errors::Problem;
 use crate::serve::fields::values::expected;
-use crate::serve::fields::{self, Endpoint};
+use crate::serve::fields::{self, Endpoint, only};
 use backplane_plugin_api::types::ChatMessage;
 use serde_json::{Map, Value, json};
 use std::collections::HashSet;
 
 /// Who may speak.
 const ROLES: [&str; 5] = ["system", "developer", "user", "assistant", "tool"];
+
+/// What a part of a text has.
+const PART: &[&str] = &[
+    "type",
+    "text",
+    "cache_control",
+    "prompt_cache_breakpoint",
+    "annotations",
+];
 
 /// Reads `messages`.
 ///
@@ -169,30 +178,13 @@ fn arguments(value: &Value) -> Result<String, String> {
     }
 }
 
-/// That it is an object of these fields and no others.
-fn only(value: &Value, place: &str, names: &[&str]) -> Result<(), Problem> {
-    let object = value.as_object();
-    let object = object.ok_or_else(|| Problem::field(place, expected("an object", value)))?;
-    match object.keys().find(|name| !names.contains(&name.as_str())) {
-        Some(other) => Err(Problem::unsupported(
-            format!("{place}.{other}"),
-            "no such field",
-        )),
-        None => Ok(()),
-    }
-}
-
 /// The parts of a content, one after the other.
 fn text_of(parts: &[Value], place: &str) -> Result<String, Problem> {
     let one = |(index, part): (usize, &Value)| {
         let place = format!("{place}[{index}]");
         match (part["type"].as_str(), part["text"].as_str()) {
             (Some("text"), Some(text)) => {
-                only(
-                    part,
-                    &place,
-                    &["type", "text", "cache_control", "annotations"],
-                )?;
+                only(part, &place, PART)?;
                 Ok(text.to_owned())
             }
             (Some("text") | None, _) => {

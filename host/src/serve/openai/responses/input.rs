@@ -2,7 +2,19 @@
 
 use crate::serve::conversation::{Conversation, role};
 use crate::serve::errors::Problem;
+use crate::serve::fields::{self, Endpoint, only};
 use serde_json::{Map, Value};
+
+/// What a part of a text has; only the first two count.
+const PART: &[&str] = &[
+    "type",
+    "text",
+    "annotations",
+    "logprobs",
+    "parsed",
+    "cache_control",
+    "prompt_cache_breakpoint",
+];
 
 /// Reads them.
 ///
@@ -31,9 +43,9 @@ pub(super) fn read(body: &Map<String, Value>) -> Result<Conversation, Problem> {
 }
 
 fn item(value: &Value, place: &str, all: &mut Conversation) -> Result<(), Problem> {
-    if !value.is_object() {
-        return Err(Problem::field(place, "expected an object"));
-    }
+    let object = value.as_object();
+    let object = object.ok_or_else(|| Problem::field(place, "expected an object"))?;
+    fields::check(Endpoint::ResponseItem, place, object)?;
     let part = |name: &str| {
         let text = value[name].as_str().filter(|text| !text.is_empty());
         text.ok_or_else(|| Problem::field(format!("{place}.{name}"), "expected a text"))
@@ -49,10 +61,12 @@ fn item(value: &Value, place: &str, all: &mut Conversation) -> Result<(), Proble
         }
         Some("function_call") => {
             let arguments = part("arguments")?;
-            let arguments: Value = serde_json::from_str(arguments).map_err(|error| {
-                let what = format!("expected a text of JSON: {error}");
-                Problem::field(format!("{place}.arguments"), what)
-            })?;
+            let arguments: Map<String, Value> =
+                serde_json::from_str(arguments).map_err(|error| {
+                    let what = format!("expected the JSON of an object, as a text: {error}");
+                    Problem::field(format!("{place}.arguments"), what)
+                })?;
+            let arguments = Value::Object(arguments);
             all.call(part("call_id")?, part("name")?, &arguments);
         }
         Some("reasoning") => {
@@ -97,7 +111,10 @@ fn text(value: &Value, place: &str) -> Result<String, Problem> {
     let one = |(index, part): (usize, &Value)| {
         let place = format!("{place}[{index}]");
         match (part["type"].as_str(), part["text"].as_str()) {
-            (Some("input_text" | "output_text" | "text"), Some(text)) => Ok(text.to_owned()),
+            (Some("input_text" | "output_text" | "text"), Some(text)) => {
+                only(part, &place, PART)?;
+                Ok(text.to_owned())
+            }
             (Some("input_text" | "output_text" | "text") | None, _) => {
                 let what =
                     "expected a part of the type `input_text` or `output_text` with its `text`";
@@ -178,12 +195,28 @@ mod tests {
                 "`input[0].summary[0].text`: expected a text",
             ),
             (
+                json!([{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "[1]" }]),
+                "`input[0].arguments`: expected the JSON of an object, as a text",
+            ),
+            (
+                json!([{ "role": "user", "content": "x", "colour": 1 }]),
+                "`input[0].colour`: no such field",
+            ),
+            (
+                json!([{ "role": "user", "content": [{ "type": "input_text", "text": "x", "colour": 1 }] }]),
+                "`input[0].content[0].colour`: no such field",
+            ),
+            (
+                json!([{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}", "namespace": "n" }]),
+                "`input[0].namespace`: can't be honoured",
+            ),
+            (
                 json!([{ "type": "web_search_call" }]),
                 "`input[0]`: can't be honoured: an item of the type `web_search_call`",
             ),
             (
                 json!([{ "type": "function_call", "call_id": "1", "name": "f", "arguments": "{" }]),
-                "`input[0].arguments`: expected a text of JSON",
+                "`input[0].arguments`: expected the JSON of an object, as a text",
             ),
             (
                 json!([{ "type": "function_call_output", "call_id": "1", "output": "x" }]),
