@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 /// ask take the processor from the engine.
 pub(crate) const POLL: Duration = Duration::from_millis(5);
 const SELDOM: Duration = Duration::from_millis(40);
+/// How long it waits at most for an event before it asks.
+const LATE: Duration = Duration::from_millis(200);
 
 /// What makes up a loaded model; its capabilities share it.
 pub(crate) struct Parts {
@@ -321,12 +323,16 @@ impl Call {
 
     /// Hands events to the sink until every request has ended.
     fn wait(&mut self, sink: &mut dyn BatchSink) {
-        let mut pause = POLL;
+        let (mut pause, mut usual, mut last) = (POLL, Duration::ZERO, Instant::now());
         while self.requests.iter().any(|request| request.result.is_none()) {
             match self.receiver.recv_timeout(pause) {
                 Ok((index, message)) => {
-                    pause = POLL;
                     self.take(index, message, sink);
+                    // The sink is asked with every event: in between only where the next one is late.
+                    let now = Instant::now();
+                    usual = (now - last).max(usual * 3 / 4);
+                    last = now;
+                    pause = (usual * 3 / 2).clamp(POLL, LATE);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     pause = (2 * pause).min(SELDOM);
