@@ -58,7 +58,7 @@ with echo.messages.stream(**asked, messages=messages) as stream:
     assert any(event.type == "input_json" for event in stream)
     final = stream.get_final_message()
 assert final.content[-1].input == {"city": "Paris"} and final.content[-1].name == "weather", final
-messages += [{"role": "assistant", "content": whole.content},
+messages += [{"role": "assistant", "content": [one.model_dump() for one in whole.content]},
              {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"}]}]
 answer = echo.messages.create(**asked, messages=messages)
 assert "sunny" in answer.content[0].text and answer.stop_reason == "end_turn", answer

@@ -2,6 +2,7 @@
 
 use crate::serve::conversation::Conversation;
 use crate::serve::errors::Problem;
+use crate::serve::fields::only;
 use serde_json::{Map, Value};
 
 /// Reads `system` and `messages`.
@@ -54,6 +55,54 @@ impl Said {
     }
 }
 
+/// What a block of a type has; other types are refused as such.
+const BLOCKS: &[(&str, &[&str])] = &[
+    ("text", &["type", "text", "cache_control", "citations"]),
+    (
+        "thinking",
+        &["type", "thinking", "signature", "cache_control"],
+    ),
+    (
+        "tool_use",
+        &[
+            "type",
+            "id",
+            "name",
+            "input",
+            "cache_control",
+            "caller",
+            "toolset_name",
+        ],
+    ),
+    (
+        "tool_result",
+        &[
+            "type",
+            "tool_use_id",
+            "content",
+            "is_error",
+            "cache_control",
+            "toolset_name",
+        ],
+    ),
+];
+
+/// That a block has the fields of its type and no others.
+fn check(block: &Value, place: &str) -> Result<(), Problem> {
+    let kind = &block["type"];
+    let names = BLOCKS.iter().find(|(known, _)| kind == known);
+    if let Some((_, names)) = names {
+        only(block, place, names)?;
+    }
+    match &block["toolset_name"] {
+        Value::Null => Ok(()),
+        _ => Err(Problem::unsupported(
+            format!("{place}.toolset_name"),
+            "can't be honoured: tools have names alone",
+        )),
+    }
+}
+
 fn read_message(
     value: &Value,
     place: &str,
@@ -101,6 +150,7 @@ fn read_message(
     }
     for (index, block) in blocks.iter().enumerate() {
         let place = format!("{place}[{index}]");
+        check(block, &place)?;
         match (block["type"].as_str(), role) {
             (Some("tool_use"), "assistant") => {
                 let id = part(block, "id", &place)?;
@@ -173,7 +223,10 @@ fn text(value: &Value, place: &str) -> Result<String, Problem> {
 /// The text of a block.
 fn text_of(block: &Value, place: &str) -> Result<String, Problem> {
     match (block["type"].as_str(), block["text"].as_str()) {
-        (Some("text"), Some(text)) => Ok(text.to_owned()),
+        (Some("text"), Some(text)) => {
+            check(block, place)?;
+            Ok(text.to_owned())
+        }
         (Some("text") | None, _) => {
             let what = "expected a block of the type `text` with its `text`";
             Err(Problem::field(place, what))
@@ -275,6 +328,18 @@ mod tests {
                 "`messages[0].content[0]`: can't be honoured here: a block of the type `image`",
             ),
             (user(json!([{ "type": "text" }])), "with its `text`"),
+            (
+                user(json!([{ "type": "text", "text": "x", "colour": 1 }])),
+                "`messages[0].content[0].colour`: no such field",
+            ),
+            (
+                user(json!([{ "type": "tool_result", "tool_use_id": "7", "toolset_name": "t" }])),
+                "`messages[0].content[0].toolset_name`: can't be honoured",
+            ),
+            (
+                json!({ "system": [{ "type": "text", "text": "x", "colour": 1 }], "messages": [{ "role": "user", "content": "x" }] }),
+                "`system[0].colour`: no such field",
+            ),
             (
                 user(json!([{ "type": "thinking", "thinking": "hm" }])),
                 "can't be honoured here",

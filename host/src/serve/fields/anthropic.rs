@@ -15,7 +15,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "model", on: BOTH, does: Honoured(|it, v| text(v).map(|v| it.model = v)),
         about: "name of a model that is served, as `GET /v1/models` lists it; required" },
     Field { name: "messages", on: BOTH, does: Content,
-        about: "the conversation; content is a text, or blocks of the types `text`, `thinking`, `tool_use` and `tool_result`; messages of one role in a row are one; the last is the user's; required" },
+        about: "the conversation; content is a text, or blocks of the types `text`, `thinking`, `tool_use` and `tool_result`; `citations`, `signature` and `caller` of these have no effect; messages of one role in a row are one; the last is the user's; required" },
     Field { name: "system", on: BOTH, does: Content,
         about: "what comes before the conversation: a text, or blocks of the type `text`, one a line" },
     Field { name: "max_tokens", on: MESSAGES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.max_tokens = Some(v))),
