@@ -86,14 +86,16 @@ impl Pace {
     }
 
     /// Prompt tokens for the next step, of so many rows that generate. 0 where that step is to show how long it takes by
-    /// itself.
-    pub(super) fn prompt_tokens(&self, rows: usize) -> usize {
+    /// itself. `crowd` is for how many times as many as generate it reads, at least 1: they have as many times as much, up to what a
+    /// step reads where nothing generates.
+    pub(super) fn prompt_tokens(&self, rows: usize, crowd: f64) -> usize {
         if rows == 0 {
             return self.chunk;
         }
         let learnt = self.alone.is_some_and(|at| self.steps - at < RELEARN);
         if learnt && self.cost(rows).is_some() {
-            self.beside
+            let all = (self.beside as f64 * crowd) as usize;
+            all.min(self.chunk.max(self.beside))
         } else {
             0
         }
@@ -139,8 +141,14 @@ impl Pace {
     }
 
     /// Takes the time of a step of so many rows that generate and so many prompt tokens, for which it could spend this part of
-    /// the time that is to spare.
-    pub(super) fn read(&mut self, rows: usize, tokens: usize, took: Duration, part: f64) {
+    /// the time that is to spare, `crowd` times over.
+    pub(super) fn read(
+        &mut self,
+        rows: usize,
+        tokens: usize,
+        took: Duration,
+        (part, crowd): (f64, f64),
+    ) {
         self.steps += 1;
         let took = took.as_secs_f64();
         if rows == 0 {
@@ -157,9 +165,10 @@ impl Pace {
             usize::MAX
         };
         // A prompt's last tokens are few, and say nothing of more.
-        if tokens >= self.beside || extra > spare {
+        let once = (tokens as f64 / crowd) as usize;
+        if once >= self.beside || extra > spare * crowd {
             self.beside = fits
-                .clamp((tokens / 2).max(1), (tokens * 2).max(1))
+                .clamp((once / 2).max(1), (once * 2).max(1))
                 .min(self.most);
         }
     }
@@ -235,12 +244,12 @@ mod tests {
             let own = base + token;
             let (mut read, mut steps) = (0, 0);
             for step in 0..400 {
-                match pace.prompt_tokens(1) {
+                match pace.prompt_tokens(1, 1.0) {
                     0 => pace.generated(1, seconds(own)),
                     tokens => {
                         let took = own + tokens as f64 * token;
                         assert!(took <= 2.0 * own + 1e-9, "{tokens} tokens at step {step}");
-                        pace.read(1, tokens, seconds(took), 1.0);
+                        pace.read(1, tokens, seconds(took), (1.0, 1.0));
                         read += tokens;
                         steps += 1;
                     }
@@ -257,12 +266,12 @@ mod tests {
     #[test]
     fn reading_alone_takes_steps_of_a_stated_time() {
         let mut pace = Pace::new(4, 256);
-        assert_eq!(pace.prompt_tokens(0), FIRST_CHUNK);
-        pace.read(0, 64, seconds(0.6), 1.0);
-        assert_eq!(pace.prompt_tokens(0), 32);
-        pace.read(0, 32, seconds(60.0), 1.0);
-        assert_eq!(pace.prompt_tokens(0), MIN_CHUNK);
-        pace.read(0, 32, seconds(1e-3), 1.0);
-        assert_eq!(pace.prompt_tokens(0), 128);
+        assert_eq!(pace.prompt_tokens(0, 1.0), FIRST_CHUNK);
+        pace.read(0, 64, seconds(0.6), (1.0, 1.0));
+        assert_eq!(pace.prompt_tokens(0, 1.0), 32);
+        pace.read(0, 32, seconds(60.0), (1.0, 1.0));
+        assert_eq!(pace.prompt_tokens(0, 1.0), MIN_CHUNK);
+        pace.read(0, 32, seconds(1e-3), (1.0, 1.0));
+        assert_eq!(pace.prompt_tokens(0, 1.0), 128);
     }
 }

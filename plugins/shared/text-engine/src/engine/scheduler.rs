@@ -79,7 +79,7 @@ impl Scheduler {
             preempted: VecDeque::new(),
             running: Vec::new(),
             inspecting: Vec::new(),
-            inspection_chunk: pace.prompt_tokens(0),
+            inspection_chunk: pace.prompt_tokens(0, 1.0),
             inspection_beside: 1,
             pace,
             account: Account::default(),
@@ -210,7 +210,7 @@ impl Scheduler {
             return;
         }
         let rows: usize = portions.iter().map(|portion| portion.rows()).sum();
-        let room = self.pace.prompt_tokens(rows);
+        let room = self.pace.prompt_tokens(rows, self.crowd());
         let mut room = room.min(self.config.max_step_tokens - rows);
         self.first_reader = self.first_reader.wrapping_add(1);
         let first = self.first_reader % readers.len();
@@ -294,9 +294,18 @@ impl Scheduler {
         if read == 0 {
             self.pace.generated(rows, took);
         } else {
-            let part = self.part();
-            self.pace.read(rows, read, took, part);
+            let shares = (self.part(), self.crowd());
+            self.pace.read(rows, read, took, shares);
         }
+    }
+
+    /// How many prompts are read for each text that generates, at least 1. One prompt holds up texts by no more than is to spare;
+    /// many that come at once are as many who wait, and each counts as much as one who is written to.
+    fn crowd(&self) -> f64 {
+        let reading = |sequence: &&Sequence| sequence.reads() && sequence.follows.is_none();
+        let readers = self.running.iter().filter(reading).count();
+        let others = self.running.iter().filter(|sequence| !sequence.reads());
+        (readers as f64 / others.count().max(1) as f64).max(1.0)
     }
 
     /// The part of the time to spare that prompts, and inspections, have each.

@@ -112,9 +112,9 @@ fn what_a_prompt_may_take_follows_the_device() {
 
 #[test]
 fn prompts_share_evenly_and_take_turns_where_there_is_little() {
-    // A token of a prompt takes a third of a step: two of them may be read at a time, of five prompts.
+    // A token of a prompt takes more than a step: two of them may be read at a time, of five prompts beside one text.
     let nature = Nature {
-        token: 1400.0,
+        token: 7000.0,
         past: 0.0,
         ..PLAIN
     };
@@ -135,4 +135,29 @@ fn prompts_share_evenly_and_take_turns_where_there_is_little() {
     }
     assert!(harness.told(readers[4]).read > 80);
     assert!(harness.told(readers[4]).read < 300, "the test is too short");
+}
+
+/// One text doesn't make thirty wait: many short prompts that come at once are read in a few steps, not a few tokens at a time.
+#[test]
+fn many_prompts_at_once_are_read_sooner_than_one_after_the_other() {
+    let nature = Nature { past: 0.0, ..PLAIN };
+    let mut harness = Harness::new(sizes(2048, 32), nature);
+    let text = harness.ask(&prompt(1, 10), greedy(1500));
+    while harness.told(text).tokens.len() < 40 {
+        harness.turn();
+    }
+    let steps = harness.seen().len();
+    let prompts: Vec<(Vec<u32>, GenerateOptions)> = (0..31)
+        .map(|seed| (prompt(seed + 20, 30), greedy(20)))
+        .collect();
+    let readers = harness.call(&prompts);
+    while readers.iter().any(|&at| harness.told(at).tokens.is_empty()) {
+        harness.turn();
+    }
+    let seen = &harness.seen()[steps..];
+    println!("{} steps", seen.len());
+    // 930 tokens, at most 64 in a step; at the pace beside one text it takes 71.
+    assert!(seen.len() < 30, "{} steps", seen.len());
+    // And the text had a token in each.
+    assert!(seen.iter().all(|step| step.wanted >= 1));
 }
