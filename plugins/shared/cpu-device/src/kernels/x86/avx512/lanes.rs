@@ -24,6 +24,8 @@ const ROWS: usize = 16;
 const TOKENS: usize = 16;
 /// Most tokens whose activations are put in order at once.
 const MOST: usize = 2 * TOKENS;
+/// Tokens from which there are enough of them for one sum each.
+const MANY: usize = 16;
 /// Fewest tokens for which it pays.
 const FROM: usize = 2;
 /// Bytes of a block of 32 activations: two planes, scale, total, sum.
@@ -142,7 +144,7 @@ struct Rows {
 
 /// Activations of some tokens as [`Block::take`] meets them.
 ///
-/// The tokens are taken eight at a time, then four, two, one: a *set* of `N`. It is, for each block, `[8, N, 2]` times four bytes, of the
+/// The tokens are taken sixteen at a time, then eight, four, two, one: a *set* of `N`. It is, for each block, `[8, N, 2]` times four bytes, of the
 /// high plane and of the low one, in the order of [`Group32`]; then `[N]` scales, totals and sums.
 #[derive(Clone, Copy)]
 struct Activations {
@@ -155,7 +157,11 @@ struct Activations {
 macro_rules! sets {
     ($tokens:expr, $one:ident) => {{
         let (tokens, mut token): (usize, usize) = ($tokens, 0);
-        while tokens - token >= 8 {
+        while tokens - token >= 16 {
+            $one!(16, token);
+            token += 16;
+        }
+        if tokens & 8 != 0 {
             $one!(8, token);
             token += 8;
         }
@@ -219,19 +225,21 @@ impl Activations {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2")]
 unsafe fn put<const N: usize>(x: *const Group32, x_len: usize, blocks: usize, to: *mut u8) {
-    for b in 0..blocks {
+    // Eight tokens at a time.
+    let most = const { if N < 8 { N } else { 8 } };
+    for place in 0..blocks * (N / most) {
+        let (b, part) = (place / (N / most), place % (N / most) * most);
         let mut fours = [_mm512_setzero_si512(); 8];
         // SAFETY: the block lies in its group, and the set has room for it.
         unsafe {
             let to = to.add(b * N * BLOCK);
-            let numbers = to.add(64 * N).cast::<u32>();
-            for t in 0..N {
-                let x = x.add(t * x_len + b / 4);
-                let half = |plane: *const [i8; 128], half: usize| {
-                    _mm_load_si128(plane.byte_add(64 * half + 16 * (b % 4)).cast())
-                };
-                let plane = |plane| _mm256_set_m128i(half(plane, 1), half(plane, 0));
-                let (high, low) = (plane(&raw const (*x).high), plane(&raw const (*x).low));
+            let numbers = to.add(64 * N).cast::<u32>().add(part);
+            for t in 0..most {
+                let x = x.add((part + t) * x_len + b / 4);
+                let (high, low) = (
+                    block_of(&raw const (*x).high, b % 4),
+                    block_of(&raw const (*x).low, b % 4),
+                );
                 let index = _mm512_set_epi32(
                     15 + 8,
                     15,
@@ -260,10 +268,25 @@ unsafe fn put<const N: usize>(x: *const Group32, x_len: usize, blocks: usize, to
                     .write((*x).block_sum[4 * (b % 4)] as u32);
             }
             for (j, tokens) in turn(fours).into_iter().enumerate() {
-                let mask = const { (1u32 << N) - 1 } as u8;
-                _mm512_mask_storeu_epi64(to.add(8 * N * j).cast(), mask, tokens);
+                let mask = const { (1u32 << if N < 8 { N } else { 8 }) - 1 } as u8;
+                _mm512_mask_storeu_epi64(to.add(8 * (N * j + part)).cast(), mask, tokens);
             }
         }
+    }
+}
+
+/// The 32 activations of block `b` of a plane.
+///
+/// # Safety
+/// The plane is there, aligned to 64 bytes.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn block_of(plane: *const [i8; 128], b: usize) -> __m256i {
+    // SAFETY: the caller's promise: each half of a plane has sixteen of each of four blocks.
+    unsafe {
+        let first = _mm_load_si128(plane.byte_add(16 * b).cast());
+        let second = _mm_load_si128(plane.byte_add(64 + 16 * b).cast());
+        _mm256_set_m128i(second, first)
     }
 }
 
@@ -361,8 +384,9 @@ struct Block {
 
 impl Block {
     /// Adds its products with the `N` tokens of a set to a partial sum of each, four sums apart. So many sums grow side by side that none
-    /// waits for itself; the products are written by hand because their order matters: the compiler would put those that wait
-    /// for each other side by side, more of them than the processor looks ahead.
+    /// waits for itself: of many tokens one for each, the planes one after the other; of few one for each plane. The products are written by
+    /// hand because their order matters: the compiler would put those that wait for each other side by side, more of them than the
+    /// processor looks ahead.
     ///
     /// # Safety
     /// The set's block lies at `x`, and `N` times four sums from the first of these on.
@@ -370,54 +394,82 @@ impl Block {
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
     unsafe fn take<W: Weights32, const N: usize>(self, sums: *mut __m512, x: *const u8) {
         let (mut high, mut low) = ([_mm512_setzero_si512(); N], [_mm512_setzero_si512(); N]);
-        macro_rules! products {
-            ($j:literal: $($t:literal)*) => {$(
+        macro_rules! product {
+            ($sums:ident, $j:literal, $t:literal, $plane:literal) => {
+                // SAFETY: an instruction of AVX-512 VNNI on registers and on bytes of the set.
+                unsafe {
+                    std::arch::asm!(
+                        "vpdpbusd {sum}, {w}, dword ptr [{x} + {at}]{{1to16}}",
+                        sum = inout(zmm_reg) $sums[$t % N],
+                        w = in(zmm_reg) self.w[$j],
+                        x = in(reg) x,
+                        at = const ($j * N + $t) * 8 + 4 * $plane,
+                        options(readonly, nostack, preserves_flags),
+                    );
+                }
+            };
+        }
+        // For each four neighbours of a row: all tokens.
+        macro_rules! plane {
+            ($sums:ident, $plane:literal) => {
+                plane!(@ $sums, $plane, 0 1 2 3 4 5 6 7);
+            };
+            (@ $sums:ident, $plane:literal, $($j:literal)*) => {$(
+                plane!(# $sums, $plane, $j, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            )*};
+            (# $sums:ident, $plane:literal, $j:literal, $($t:literal)*) => {$(
                 if $t < N {
-                    // SAFETY: two instructions of AVX-512 VNNI on registers and on bytes of the set.
-                    unsafe {
-                        std::arch::asm!(
-                            "vpdpbusd {high}, {w}, dword ptr [{x} + {at_high}]{{1to16}}",
-                            "vpdpbusd {low}, {w}, dword ptr [{x} + {at_low}]{{1to16}}",
-                            high = inout(zmm_reg) high[$t % N],
-                            low = inout(zmm_reg) low[$t % N],
-                            w = in(zmm_reg) self.w[$j],
-                            x = in(reg) x,
-                            at_high = const ($j * N + $t) * 8,
-                            at_low = const ($j * N + $t) * 8 + 4,
-                            options(readonly, nostack, preserves_flags),
-                        );
-                    }
+                    product!($sums, $j, $t, $plane);
                 }
             )*};
         }
-        products!(0: 0 1 2 3 4 5 6 7);
-        products!(1: 0 1 2 3 4 5 6 7);
-        products!(2: 0 1 2 3 4 5 6 7);
-        products!(3: 0 1 2 3 4 5 6 7);
-        products!(4: 0 1 2 3 4 5 6 7);
-        products!(5: 0 1 2 3 4 5 6 7);
-        products!(6: 0 1 2 3 4 5 6 7);
-        products!(7: 0 1 2 3 4 5 6 7);
+        macro_rules! planes {
+            ($($j:literal)*) => {$(
+                planes!(@ $j, 0 1 2 3 4 5 6 7);
+            )*};
+            (@ $j:literal, $($t:literal)*) => {$(
+                if $t < N {
+                    product!(high, $j, $t, 0);
+                    product!(low, $j, $t, 1);
+                }
+            )*};
+        }
+        // SAFETY: numbers of the set's block.
+        let number = |kind: usize, t: usize| unsafe { x.add(64 * N + 4 * (kind * N + t)) };
+        // What the high plane comes to.
+        let raised = |high: __m512i, t: usize| match W::OFFSET {
+            None => _mm512_slli_epi32::<7>(high),
+            Some(offset) => {
+                // What the stored numbers are too large by times the sum of the block. 128 is the offset times another
+                // power of two.
+                // SAFETY: a number of the set's block.
+                let sum = _mm512_set1_epi32(unsafe { number(2, t).cast::<i32>().read() });
+                let high = shifted(high, (128 / offset).trailing_zeros());
+                shifted(_mm512_sub_epi32(high, sum), offset.trailing_zeros())
+            }
+        };
+        if N < MANY {
+            planes!(0 1 2 3 4 5 6 7);
+        } else {
+            plane!(low, 0);
+            for t in 0..N {
+                low[t] = raised(low[t], t);
+            }
+            plane!(low, 1);
+        }
         for t in 0..N {
             // SAFETY: numbers of the set's block, and sums of the caller's promise.
             unsafe {
-                let number = |kind: usize| x.add(64 * N + 4 * (kind * N + t));
-                let high = match W::OFFSET {
-                    None => _mm512_slli_epi32::<7>(high[t]),
-                    Some(offset) => {
-                        // What the stored numbers are too large by times the sum of the block. 128 is the offset times another
-                        // power of two.
-                        let sum = _mm512_set1_epi32(number(2).cast::<i32>().read());
-                        let high = shifted(high[t], (128 / offset).trailing_zeros());
-                        shifted(_mm512_sub_epi32(high, sum), offset.trailing_zeros())
-                    }
+                let whole = match N < MANY {
+                    true => _mm512_add_epi32(raised(high[t], t), low[t]),
+                    false => low[t],
                 };
-                let value = _mm512_cvtepi32_ps(_mm512_add_epi32(high, low[t]));
-                let scale = _mm512_set1_ps(number(0).cast::<f32>().read());
+                let value = _mm512_cvtepi32_ps(whole);
+                let scale = _mm512_set1_ps(number(0, t).cast::<f32>().read());
                 let sum = sums.add(4 * t);
                 let mut after = _mm512_fmadd_ps(_mm512_mul_ps(self.d, scale), value, *sum);
                 if W::OFFSET.is_none() {
-                    let total = _mm512_set1_ps(number(1).cast::<f32>().read());
+                    let total = _mm512_set1_ps(number(1, t).cast::<f32>().read());
                     after = _mm512_fmadd_ps(self.m, total, after);
                 }
                 *sum = after;
