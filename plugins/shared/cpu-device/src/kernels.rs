@@ -91,8 +91,8 @@ impl ActivationKind {
 }
 
 /// Tokens from which kernels that can repack rows of types with blocks of 32 do. Fewer meet rows that are turned in registers, as many as
-/// sixteen at once; repacking costs as much as some thirty tokens of these.
-pub(crate) const WIDE32_FROM: usize = 33;
+/// sixteen at once; repacking costs as much as some sixty tokens of these.
+pub(crate) const WIDE32_FROM: usize = 65;
 
 /// A line of scratch memory.
 #[derive(Clone, Copy)]

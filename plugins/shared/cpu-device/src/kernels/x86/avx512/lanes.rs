@@ -23,7 +23,7 @@ const ROWS: usize = 16;
 /// Most tokens that meet a block while it is there.
 const TOKENS: usize = 16;
 /// Most tokens whose activations are put in order at once.
-const MOST: usize = 2 * TOKENS;
+const MOST: usize = 4 * TOKENS;
 /// Tokens from which there are enough of them for one sum each.
 const MANY: usize = 16;
 /// Fewest tokens for which it pays.
@@ -33,7 +33,7 @@ const BLOCK: usize = 64 + 3 * 4;
 
 /// Lines of memory that the activations of [`MOST`] tokens take.
 pub(super) fn lines(cols: usize) -> usize {
-    2 * lines_of_pass(cols)
+    MOST / TOKENS * lines_of_pass(cols)
 }
 
 /// Those of [`TOKENS`] tokens.
