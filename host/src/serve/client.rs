@@ -139,9 +139,14 @@ impl Client {
         }
         if let Some(others) = request.options.logprobs {
             body["logprobs"] = json!(true);
-            body["top_logprobs"] = json!(others);
+            body["top_logprobs"] = json!(asked_for(others));
         }
-        self.reply("/v1/chat/completions", &body, sink)
+        self.reply(
+            "/v1/chat/completions",
+            &body,
+            request.options.logprobs,
+            sink,
+        )
     }
 
     /// The continuation of a prompt by a model of the server.
@@ -163,13 +168,22 @@ impl Client {
             body["max_tokens"] = json!(TO_THE_END);
         }
         if let Some(others) = request.options.logprobs {
-            body["logprobs"] = json!(others);
+            body["logprobs"] = json!(asked_for(others));
         }
-        self.reply("/v1/completions", &body, sink)
+        self.reply("/v1/completions", &body, request.options.logprobs, sink)
     }
 
-    fn reply(&self, path: &str, body: &Value, sink: &mut dyn Sink) -> Result<Reply> {
-        let mut taken = Taken::default();
+    fn reply(
+        &self,
+        path: &str,
+        body: &Value,
+        others: Option<u32>,
+        sink: &mut dyn Sink,
+    ) -> Result<Reply> {
+        let mut taken = Taken {
+            others: others.unwrap_or_default() as usize,
+            ..Taken::default()
+        };
         let result: Raw<Option<(StatusCode, Value)>> = runtime()?.block_on(async {
             let sent = self.send(&Method::POST, path, Some(body));
             let mut sent = std::pin::pin!(sent);
@@ -357,6 +371,8 @@ fn asked(model: &str, options: &GenerateOptions) -> Value {
 struct Taken {
     text: String,
     logprobs: Vec<Vec<TokenLogprob>>,
+    /// Of how many tokens beside each that came.
+    others: usize,
     usage: Value,
     ours: Value,
     cancelled: bool,
@@ -418,7 +434,8 @@ impl Taken {
                 self.ours = ours.clone();
             }
         }
-        self.logprobs.extend(logprobs(&choice["logprobs"]));
+        self.logprobs
+            .extend(logprobs(&choice["logprobs"], self.others));
         let text = choice["delta"]["content"].as_str();
         let text = text.or(choice["text"].as_str()).unwrap_or_default();
         if text.is_empty() {
@@ -459,30 +476,43 @@ impl Taken {
     }
 }
 
-/// Log probabilities of either endpoint; ids are not told.
-fn logprobs(value: &Value) -> Vec<Vec<TokenLogprob>> {
+/// Of how many of the likeliest tokens a server is asked for so many beside the one that came, which is likely to be one of them. Twenty
+/// are the most that servers tell.
+fn asked_for(others: u32) -> u32 {
+    others.saturating_add(1).min(20).max(others)
+}
+
+/// Log probabilities of either endpoint: each token, then the likeliest others; ids are not told.
+fn logprobs(value: &Value, others: usize) -> Vec<Vec<TokenLogprob>> {
     let one = |text: &Value, logprob: &Value| TokenLogprob {
         token: TokenLogprob::UNKNOWN,
         text: text.as_str().unwrap_or_default().to_owned(),
         logprob: logprob.as_f64().unwrap_or_default() as f32,
     };
+    let token = |chosen: TokenLogprob, mut likeliest: Vec<TokenLogprob>| {
+        let own = |it: &TokenLogprob| it.text == chosen.text && it.logprob == chosen.logprob;
+        if let Some(own) = likeliest.iter().position(own) {
+            likeliest.remove(own);
+        }
+        likeliest.sort_by(|one, other| other.logprob.total_cmp(&one.logprob));
+        likeliest.truncate(others);
+        std::iter::once(chosen).chain(likeliest).collect()
+    };
     if let Some(content) = value["content"].as_array() {
-        let token = |token: &Value| {
-            let others = token["top_logprobs"].as_array().into_iter().flatten();
-            let others = others.map(|other| one(&other["token"], &other["logprob"]));
-            let chosen = one(&token["token"], &token["logprob"]);
-            std::iter::once(chosen).chain(others).collect()
+        let of = |it: &Value| {
+            let likeliest = it["top_logprobs"].as_array().into_iter().flatten();
+            let likeliest = likeliest.map(|other| one(&other["token"], &other["logprob"]));
+            token(one(&it["token"], &it["logprob"]), likeliest.collect())
         };
-        return content.iter().map(token).collect();
+        return content.iter().map(of).collect();
     }
     let tokens = value["tokens"].as_array().into_iter().flatten();
-    let token = |(at, text): (usize, &Value)| {
-        let chosen = one(text, &value["token_logprobs"][at]);
-        let others = value["top_logprobs"][at].as_object().into_iter().flatten();
-        let others = others.map(|(text, logprob)| one(&json!(text), logprob));
-        std::iter::once(chosen).chain(others).collect()
+    let of = |(at, text): (usize, &Value)| {
+        let likeliest = value["top_logprobs"][at].as_object().into_iter().flatten();
+        let likeliest = likeliest.map(|(text, logprob)| one(&json!(text), logprob));
+        token(one(text, &value["token_logprobs"][at]), likeliest.collect())
     };
-    tokens.enumerate().map(token).collect()
+    tokens.enumerate().map(of).collect()
 }
 
 #[cfg(test)]

@@ -286,6 +286,7 @@ impl Waiting {
                 reader: Reader::plain(),
                 repeats: Repeats::default(),
                 thought_tokens: 0,
+                silent: Vec::new(),
                 plan: Plan::default(),
                 tell: self.tell.clone(),
                 cancel: self.cancel.clone(),
@@ -436,6 +437,8 @@ struct Teller {
     repeats: Repeats,
     /// Tokens of what was thought.
     thought_tokens: u64,
+    /// Log probabilities of tokens that have shown no text yet: what a stop string ends is not told.
+    silent: Vec<Vec<TokenLogprob>>,
     plan: Plan,
     tell: UnboundedSender<Told>,
     cancel: Arc<AtomicBool>,
@@ -510,12 +513,21 @@ impl Teller {
         let mut last = self.reader.finish(cut);
         last = self.repeats.pass(last, self.reader.whole());
         last.extend(self.repeats.finish());
+        // Tokens that only made up the stop string.
+        match completion.finish_reason == FinishReason::StopString {
+            true => {
+                let left = reply.logprobs.len().saturating_sub(self.silent.len());
+                reply.logprobs.truncate(left);
+                self.silent.clear();
+            }
+            false => drop(self.say_silent()),
+        }
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
         let mut answer = Answer::new(reply, reader, self.thought_tokens, &self.plan);
         if let Some(repeated) = self.repeats.found() {
             answer.calls.truncate(repeated);
-            let notice = "a call that repeats the one before it is left out, and ends the reply";
+            let notice = "a call that repeats one before it is left out, and ends the reply";
             answer.notices.push(notice.to_owned());
         }
         if late {
@@ -531,6 +543,7 @@ impl Teller {
         self.reader = self.plan.reader();
         self.repeats = self.plan.repeats();
         self.thought_tokens = 0;
+        self.silent.clear();
     }
 
     /// Whether its time is over.
@@ -566,6 +579,16 @@ impl Teller {
             }
         }
         self.go_on()
+    }
+
+    /// Tells log probabilities that were held back.
+    fn say_silent(&mut self) -> Control {
+        for logprobs in std::mem::take(&mut self.silent) {
+            if self.say_all(Vec::new(), &logprobs) == Control::Stop {
+                return Control::Stop;
+            }
+        }
+        Control::Continue
     }
 
     fn go_on(&self) -> Control {
@@ -608,6 +631,13 @@ impl Sink for Teller {
             Event::Text { text } => (None, text, &[][..]),
             Event::Prefill { .. } => (None, "", &[][..]),
         };
+        if text.is_empty() && !logprobs.is_empty() && self.plan.spelled(token).is_none() {
+            self.silent.push(logprobs.to_vec());
+            return self.go_on();
+        }
+        if self.say_silent() == Control::Stop {
+            return Control::Stop;
+        }
         let mut pieces = self.reader.push(text);
         if let Some(mark) = self.plan.spelled(token) {
             pieces.extend(self.reader.push_mark(mark));

@@ -58,6 +58,25 @@ fn chat_and_completions_answer_whole_and_streamed() {
         2
     );
 
+    // Greedy: each token is the likeliest, and is told as one of them.
+    for token in tokens {
+        assert_eq!(token["top_logprobs"][0]["token"], token["token"]);
+    }
+    // A stop string is told by no token either.
+    let mut stopped = chat.clone();
+    stopped["stop"] = json!(["tal of"]);
+    let stopped = server.post("/v1/chat/completions", &stopped).json();
+    let choice_of_it = &stopped["choices"][0];
+    let said = choice_of_it["message"]["content"].as_str().expect("a text");
+    let shown = choice_of_it["logprobs"]["content"].as_array();
+    let shown: Vec<&str> = shown
+        .expect("logprobs")
+        .iter()
+        .map(|token| token["token"].as_str().expect("a text"))
+        .collect();
+    assert!(text.starts_with(said) && said.ends_with("capi"), "{said}");
+    assert_eq!(shown.last(), Some(&" capital"), "{shown:?}");
+
     let mut streamed = chat.clone();
     streamed["stream"] = json!(true);
     streamed["stream_options"] = json!({ "include_usage": true });

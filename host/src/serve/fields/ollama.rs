@@ -66,7 +66,7 @@ pub(super) const FIELDS: &[Field] = &[
         about: "given to the template as `enable_thinking`; `low`, `medium` and `high` as `reasoning_effort` besides; what is thought is told apart, as `thinking`, whatever this is" },
     Field { name: "logprobs", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.wants_logprobs = v)), about: "log probabilities of the tokens" },
     Field { name: "top_logprobs", on: BOTH, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
-        about: "of how many of the likeliest others, 0 to 20; needs `logprobs`" },
+        about: "of how many of the likeliest, 0 to 20; needs `logprobs`" },
     Field { name: "input", on: EMBED, does: Content, about: "a text, or an array of up to 2048; required" },
     Field { name: "prompt", on: EMBEDDINGS, does: Content, about: "a text; required" },
     Field { name: "dimensions", on: EMBED, does: Honoured(|it, v| whole(v, 1, u32::MAX).map(|v| it.ollama.dimensions = Some(v))),

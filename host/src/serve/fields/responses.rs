@@ -31,7 +31,7 @@ pub(super) const FIELDS: &[Field] = &[
         about: "drops tokens less likely than that share of the likeliest (not OpenAI's)" },
     Field { name: "seed", on: RESPONSES, does: Honoured(seed), about: "the same seed gives the same response (not OpenAI's here)" },
     Field { name: "top_logprobs", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
-        about: "of how many of the likeliest others, 0 to 20; log probabilities are told with it, or with `include`" },
+        about: "of how many of the likeliest, 0 to 20; log probabilities are told with it, or with `include`" },
     Field { name: "include", on: RESPONSES, does: Honoured(include), about: "`message.output_text.logprobs`; `reasoning.encrypted_content` has no effect: what is thought is told open" },
     Field { name: "text", on: RESPONSES, does: Honoured(text_config), about: "`format`: `text`, `json_object`, or `json_schema` with a `schema` that the response follows; `verbosity`: only `medium`" },
     Field { name: "tools", on: RESPONSES, does: Honoured(|it, v| offered(v).map(|v| it.tools.offered = v)),

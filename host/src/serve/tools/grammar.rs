@@ -110,7 +110,7 @@ fn quoted(text: &str) -> String {
 /// White space as it is usual in JSON, so that a text can't go on with nothing else.
 fn with_spaces(mut schema: Value) -> Value {
     if let Some(object) = schema.as_object_mut() {
-        let space = json!({ "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}" });
+        let space = json!({ "whitespace_pattern": r"(\x20|\x0D?\x0A[\x20\x09]{0,20})" });
         object.entry("x-guidance").or_insert(space);
     }
     schema

@@ -1,15 +1,15 @@
-//! Calls that repeat the call before: models that have to call something, small ones above all, go on with the same call to the end
-//! of their context. The second is not told, and ends the reply.
+//! Calls that repeat one of the same reply: models that have to call something, small ones above all, go on with the same calls to the
+//! end of their context. The first that was there before is not told, and ends the reply.
 
 use super::Piece;
 
-/// Lets calls through that are no repetition: one that begins like the call before is held back until it differs.
+/// Lets calls through that are no repetition: one that begins like a call before is held back until it differs.
 #[derive(Clone, Debug, Default)]
 pub(in crate::serve) struct Repeats {
     /// Whether there is anything to do.
     on: bool,
-    /// Name and arguments of the call before, and of the one that comes.
-    before: Option<(String, String)>,
+    /// Name and arguments of the calls before, and of the one that comes.
+    before: Vec<(String, String)>,
     now: Option<(String, String)>,
     /// What is told of the one that comes if it differs.
     held: Vec<Piece>,
@@ -44,7 +44,7 @@ impl Repeats {
                 Piece::Begun { number, name, .. } => {
                     // The one before was whole, or this would not begin.
                     self.settle(*number, &mut out);
-                    self.before = self.now.take();
+                    self.before.extend(self.now.take());
                     self.now = Some((name.clone(), String::new()));
                     self.number = *number;
                     self.held.push(piece);
@@ -75,14 +75,14 @@ impl Repeats {
         out
     }
 
-    /// Whether what is there of the call that comes is the beginning of the one before.
+    /// Whether what is there of the call that comes is the beginning of one before.
     fn may_repeat(&self) -> bool {
-        match (&self.before, &self.now) {
-            (Some((name, arguments)), Some((other, begun))) => {
+        self.now.as_ref().is_some_and(|(other, begun)| {
+            let same = |(name, arguments): &(String, String)| {
                 name == other && arguments.starts_with(begun.as_str())
-            }
-            _ => false,
-        }
+            };
+            self.before.iter().any(same)
+        })
     }
 
     /// Judges a call that is held back, where it is among the `whole` ones.
@@ -90,7 +90,11 @@ impl Repeats {
         if self.held.is_empty() || whole <= self.number {
             return;
         }
-        if self.now == self.before {
+        if self
+            .now
+            .as_ref()
+            .is_some_and(|now| self.before.contains(now))
+        {
             self.repeated.get_or_insert(self.number);
         }
         self.tell(out);
@@ -162,7 +166,8 @@ mod tests {
             (&[a, a, a], true, 1, Some(1)),
             (&[a, a, b], true, 1, Some(1)),
             (&[a, b, b], true, 2, Some(2)),
-            (&[a, b, a], true, 3, None),
+            (&[a, b, a], true, 2, Some(2)),
+            (&[a, b, longer, b], true, 3, Some(3)),
             (&[a, longer], true, 2, None),
             (&[longer, a], true, 2, None),
             (&[("f", "{}"), ("f", "{}")], true, 1, Some(1)),

@@ -177,7 +177,8 @@ fn checked(grammar: &Grammar) -> Result<TopLevelGrammar> {
 /// White space as it is usual in JSON, so that a text can't go on with nothing else. A schema that says otherwise has its way.
 fn bounded(mut schema: serde_json::Value) -> serde_json::Value {
     if let Some(object) = schema.as_object_mut() {
-        let space = serde_json::json!({ "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,20}" });
+        let space =
+            serde_json::json!({ "whitespace_pattern": r"(\x20|\x0D?\x0A[\x20\x09]{0,20})" });
         object.entry("x-guidance").or_insert(space);
     }
     schema
