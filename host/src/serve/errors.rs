@@ -88,6 +88,12 @@ impl Problem {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, INVALID, message)
     }
 
+    /// The request is packed in a way that is not unpacked.
+    pub(super) fn packed(encoding: &str) -> Self {
+        let message = format!("the request is packed as {encoding:?}: send it as it is");
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, message)
+    }
+
     /// The request did not come in time.
     pub(super) fn slow() -> Self {
         let message = "the request was not whole in time";
@@ -275,6 +281,13 @@ impl From<&Error> for Problem {
                 _ => Self::internal(line),
             };
         };
+        // What engines say of the command line, as requests have it.
+        let line = match inner.code {
+            ErrorCode::TemplateRefused | ErrorCode::Unsupported => line
+                .replace("`run --raw`", "POST /v1/completions")
+                .replace("--raw", "POST /v1/completions"),
+            _ => line,
+        };
         let param = (!inner.field.is_empty()).then(|| inner.field.clone());
         let problem = match inner.code {
             ErrorCode::ContextOverflow => Self {
@@ -331,6 +344,23 @@ mod tests {
         assert_eq!(nowhere, json!({ "error": "there is no /api/pull" }));
         let nowhere = Problem::no_path("/v1/messages/batches").shaped(Dialect::OpenAi, "r1");
         assert_eq!(nowhere["type"], "error");
+    }
+
+    #[test]
+    fn what_is_said_of_the_command_line_is_said_of_requests() {
+        for error in [
+            types::Error::new(ErrorCode::TemplateRefused, "no"),
+            types::Error::new(ErrorCode::Unsupported, "no template")
+                .with_action("give it a raw prompt (--raw), or use a model made for chat"),
+            types::Error::new(ErrorCode::Unsupported, "no template")
+                .with_action("send a prompt without a template (`run --raw`)"),
+        ] {
+            let backend = "cpu".to_owned();
+            let problem = Problem::from(&Error::Backend { backend, error }).json();
+            let message = problem["error"]["message"].as_str().unwrap();
+            assert!(!message.contains("--raw"), "{message}");
+            assert!(message.contains("POST /v1/completions"), "{message}");
+        }
     }
 
     #[test]

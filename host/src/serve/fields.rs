@@ -82,6 +82,8 @@ pub(super) struct Asked {
     pub(super) tokens: Tokens,
     pub(super) ollama: Ollama,
     wants_logprobs: bool,
+    /// Whether two fields hold the reply.
+    held_twice: bool,
     top_logprobs: Option<u32>,
 }
 
@@ -93,6 +95,7 @@ impl Asked {
 
     /// Holds the reply to that, where it is anything.
     fn hold(&mut self, held: Option<Held>) {
+        self.held_twice |= held.is_some() && self.tools.held.is_some();
         self.tools.held = held.or(self.tools.held.take());
     }
 }
@@ -167,6 +170,15 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
         .tools
         .check()
         .map_err(|why| Problem::field("tool_choice", why))?;
+    if asked.held_twice {
+        let why = "expected no `response_format` but `text` with it: a reply follows one of them";
+        return Err(Problem::field("grammar", why));
+    }
+    let grammar = asked.tools.held.as_ref();
+    if grammar.is_some_and(|held| held.field == "grammar") && asked.tools.must_call() {
+        let why = "expected no `tool_choice` that asks for a call with it: calls follow their tools' schemas";
+        return Err(Problem::field("grammar", why));
+    }
     if asked.top_logprobs.is_some() && !asked.wants_logprobs {
         let why = "expected `logprobs` to be true with it";
         return Err(Problem::field("top_logprobs", why));

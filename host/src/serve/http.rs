@@ -10,7 +10,7 @@ use super::{Notice, Options, Tell};
 use crate::registry::Registry;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use std::net::SocketAddr;
@@ -168,8 +168,11 @@ pub(super) fn json_text(status: StatusCode, text: String) -> Response {
 /// The JSON object of a request.
 ///
 /// # Errors
-/// It is too large, too slow, or no JSON object.
+/// It is packed, too large, too slow, or no JSON object.
 pub(super) async fn read(app: &App, request: Request) -> Result<Map<String, Value>, Problem> {
+    if let Some(encoding) = packed(request.headers()) {
+        return Err(Problem::packed(&encoding));
+    }
     let limit = usize::try_from(app.options.body_limit.0).unwrap_or(usize::MAX);
     let stated = request.headers().get(header::CONTENT_LENGTH);
     let stated = stated.and_then(|length| length.to_str().ok()?.parse::<u64>().ok());
@@ -195,6 +198,14 @@ pub(super) async fn read(app: &App, request: Request) -> Result<Map<String, Valu
     }
 }
 
+/// How a body is packed, where it is.
+fn packed(headers: &HeaderMap) -> Option<String> {
+    let mut all = headers.get_all(header::CONTENT_ENCODING).iter();
+    let plain = |value: &&HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"identity");
+    let found = all.find(|value| !value.is_empty() && !plain(value))?;
+    Some(String::from_utf8_lossy(found.as_bytes()).into_owned())
+}
+
 /// Whether a body was longer than it may be: the innermost error says so by its words alone.
 fn is_over_limit(error: &axum::Error) -> bool {
     let mut next: Option<&dyn std::error::Error> = Some(error);
@@ -205,4 +216,27 @@ fn is_over_limit(error: &axum::Error) -> bool {
         next = error.source();
     }
     false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_bodies_are_known_by_their_encoding() {
+        let of = |value: &'static str| {
+            let value = HeaderValue::from_static(value);
+            packed(&HeaderMap::from_iter([(header::CONTENT_ENCODING, value)]))
+        };
+        assert_eq!(packed(&HeaderMap::new()), None);
+        assert_eq!((of("identity"), of("Identity"), of("")), (None, None, None));
+        assert_eq!(of("gzip").as_deref(), Some("gzip"));
+        assert_eq!(of("zstd, gzip").as_deref(), Some("zstd, gzip"));
+        let problem = Problem::packed("gzip").json();
+        let message = problem["error"]["message"].as_str();
+        assert_eq!(
+            message,
+            Some("the request is packed as \"gzip\": send it as it is")
+        );
+    }
 }

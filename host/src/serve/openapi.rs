@@ -227,6 +227,7 @@ fn statuses(route: &Route, operation: &Operation) -> Vec<(u16, &'static str)> {
         (reads || one, 404, "no such model"),
         (reads, 408, "the request was not whole in time"),
         (reads, 413, "the request is too large"),
+        (reads, 415, "the request is packed"),
         (
             reads,
             429,

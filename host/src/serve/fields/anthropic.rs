@@ -5,7 +5,7 @@ use super::openai::{seed, template};
 use super::values::{boolean, expected, is_empty, number, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools::{self, Choice, Held, To, Tool};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const BOTH: &[Endpoint] = &[Endpoint::Messages, Endpoint::CountTokens];
 const MESSAGES: &[Endpoint] = &[Endpoint::Messages];
@@ -74,6 +74,10 @@ fn output_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
                 if value["type"] != "json_schema" || !value["schema"].is_object() {
                     let what = "the type `json_schema` with a `schema`, an object";
                     return Err(format!("`format`: {}", expected(what, value)));
+                }
+                let mut keys = value.as_object().into_iter().flat_map(Map::keys);
+                if let Some(other) = keys.find(|key| !["type", "schema"].contains(&key.as_str())) {
+                    return Err(format!("`format.{other}`: no such field"));
                 }
                 asked.hold(Some(Held {
                     to: To::Schema(value["schema"].clone()),

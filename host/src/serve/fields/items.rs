@@ -21,6 +21,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "arguments", on: ITEM, does: Content, about: "of a call: a JSON object, as a text" },
     Field { name: "output", on: ITEM, does: Content, about: "what a call came to: a text, or parts" },
     Field { name: "async", on: ITEM, does: Refused(is_false), about: "calls are waited for" },
+    Field { name: "async_", on: ITEM, does: Refused(is_false), about: "`async`, as Python's client names it" },
     Field { name: "caller", on: ITEM, does: Refused(is_empty), about: "only the model calls" },
     Field { name: "namespace", on: ITEM, does: Refused(is_empty), about: "functions have names alone" },
     Field { name: "id", on: ITEM, does: NoEffect, about: "no item is stored" },

@@ -78,7 +78,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "functions", on: CHAT, does: Refused(is_empty), about: "the older form of `tools`" },
     Field { name: "function_call", on: CHAT, does: Refused(|v| v == "none" || v == "auto"), about: "the older form of `tool_choice`" },
     Field { name: "response_format", on: CHAT, does: Honoured(|it, v| tools::read_format(v).map(|v| it.hold(v))),
-        about: "`text`, `json_object`, or `json_schema` with a `schema` that the reply follows; `strict` has no effect: it always does" },
+        about: "`text`, `json_object`, or `json_schema` with a `schema` that the reply follows; `json_object` with a `schema` follows it too (not OpenAI's); `strict` has no effect: it always does" },
     Field { name: "grammar", on: BOTH, does: Honoured(|it, v| tools::read_grammar(v).map(|v| it.hold(v))),
         about: "what the text follows: an object with one of `json_schema`, `regex` and `lark` (not OpenAI's)" },
     Field { name: "modalities", on: CHAT, does: Refused(|v| v.as_array().is_some_and(|all| all.iter().all(|one| one == "text"))), about: "only `text`" },

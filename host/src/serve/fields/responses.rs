@@ -5,7 +5,7 @@ use super::openai::{effort, seed, stream_options, template};
 use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools::{self, Choice, Held, Tool};
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const RESPONSES: &[Endpoint] = &[Endpoint::Responses];
 
@@ -30,7 +30,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "min_p", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.min_p = Some(v))),
         about: "drops tokens less likely than that share of the likeliest (not OpenAI's)" },
     Field { name: "seed", on: RESPONSES, does: Honoured(seed), about: "the same seed gives the same response (not OpenAI's here)" },
-    Field { name: "top_logprobs", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
+    Field { name: "top_logprobs", on: RESPONSES, does: Honoured(top_logprobs),
         about: "of how many of the likeliest, 0 to 20; log probabilities are told with it, or with `include`" },
     Field { name: "include", on: RESPONSES, does: Honoured(include), about: "`message.output_text.logprobs`; `reasoning.encrypted_content` has no effect: what is thought is told open" },
     Field { name: "text", on: RESPONSES, does: Honoured(text_config), about: "`format`: `text`, `json_object`, or `json_schema` with a `schema` that the response follows; `verbosity`: only `medium`" },
@@ -84,6 +84,13 @@ fn reasoning(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
+/// They are told with it, whatever is included.
+fn top_logprobs(asked: &mut Asked, value: &Value) -> Result<(), String> {
+    asked.top_logprobs = Some(whole(value, 0, 20)?);
+    asked.wants_logprobs = true;
+    Ok(())
+}
+
 fn include(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let what = "an array of `message.output_text.logprobs`";
     for one in value.as_array().ok_or_else(|| expected(what, value))? {
@@ -107,7 +114,11 @@ fn text_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
         match name.as_str() {
             "format" if value.is_null() => {}
             "format" => {
-                let held = tools::read_format(&in_object(value, "json_schema"));
+                let of_chat = match value["type"].as_str() {
+                    Some("json_schema") => in_object(value, "json_schema"),
+                    _ => value.clone(),
+                };
+                let held = tools::read_format(&of_chat);
                 let held = held.map_err(|why| format!("`format`: {why}"))?;
                 asked.hold(held.map(|held| Held {
                     field: "text",
@@ -151,6 +162,11 @@ fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
     let of_chat = match value["type"].as_str() {
         Some("function") => as_of_chat(value),
         Some("allowed_tools") => {
+            let mut keys = value.as_object().into_iter().flat_map(Map::keys);
+            if let Some(other) = keys.find(|key| !["type", "mode", "tools"].contains(&key.as_str()))
+            {
+                return Err(format!("`{other}`: no such field of a choice"));
+            }
             let names = value["tools"].as_array();
             let names: Option<Value> = names.map(|all| all.iter().map(as_of_chat).collect());
             json!({ "type": "allowed_tools", "allowed_tools": { "mode": value["mode"], "tools": names } })

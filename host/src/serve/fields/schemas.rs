@@ -115,7 +115,7 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         (ResponseItem, "summary") => json!({ "examples": [[]] }),
         (ResponseItem, "call_id" | "name") => json!({ "examples": ["a"] }),
         (ResponseItem, "arguments") => json!({ "examples": ["{}"] }),
-        (ResponseItem, "async") => only(json!([false])),
+        (ResponseItem, "async" | "async_") => only(json!([false])),
         (_, "model" | "name") => text(),
         (_, "messages") => json!({
             "type": "array",
@@ -211,7 +211,15 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         (_, "response_format") => any_of(&[
             json!({
                 "type": "object",
-                "properties": { "type": { "enum": ["text", "json_object"] } },
+                "properties": { "type": { "const": "text" } },
+                "required": ["type"],
+            }),
+            json!({
+                "type": "object",
+                "properties": { "type": { "const": "json_object" }, "schema": any_of(&[
+                    json!({ "type": "null" }),
+                    json!({ "type": "object" }),
+                ]) },
                 "required": ["type"],
             }),
             json!({

@@ -66,6 +66,44 @@ fn defaults_are_openais() {
 }
 
 #[test]
+fn a_reply_is_held_to_one_thing() {
+    let tools = json!([{ "type": "function", "function": { "name": "f" } }]);
+    let grammar = json!({ "regex": "a" });
+    for body in [
+        json!({ "model": "m", "grammar": grammar, "response_format": { "type": "json_object" } }),
+        json!({ "model": "m", "grammar": grammar, "tools": tools, "tool_choice": "required" }),
+        json!({ "model": "m", "grammar": grammar, "tools": tools,
+            "tool_choice": { "type": "function", "function": { "name": "f" } } }),
+    ] {
+        let message = wrong(Endpoint::Chat, &body);
+        assert!(message.starts_with("`grammar`: expected no `"), "{message}");
+    }
+    let body = json!({ "model": "m", "grammar": grammar, "response_format": { "type": "text" },
+        "tools": tools, "tool_choice": "auto" });
+    assert!(read_body(Endpoint::Chat, &body).is_ok());
+}
+
+#[test]
+fn what_responses_include_by_the_number_of_others() {
+    for (top, told) in [
+        (json!(0), Some(0)),
+        (json!(3), Some(3)),
+        (json!(null), None),
+    ] {
+        let body = json!({ "model": "m", "top_logprobs": top });
+        let asked = read_body(Endpoint::Responses, &body).unwrap();
+        assert_eq!(asked.logprobs, told);
+    }
+    let format = json!({ "type": "json_object", "schema": {}, "foo": 1 });
+    let body = json!({ "model": "m", "text": { "format": format } });
+    assert!(wrong(Endpoint::Responses, &body).contains("`foo`: no such field"));
+    let config = json!({ "format": { "type": "json_schema", "schema": {}, "foo": 1 } });
+    let body = json!({ "model": "m", "max_tokens": 1, "output_config": config });
+    let message = wrong(Endpoint::Messages, &body);
+    assert!(message.contains("`format.foo`: no such field"), "{message}");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     for (field, value, said) in [
         (

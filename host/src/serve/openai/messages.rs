@@ -124,7 +124,18 @@ fn calls<'a>(
 ) -> Result<Vec<Value>, Problem> {
     let all = value.as_array();
     let all = all.ok_or_else(|| Problem::field(place, expected("an array of calls", value)))?;
-    let one = |(index, value)| call(value, &format!("{place}[{index}]"), called);
+    let mut here = HashSet::new();
+    let one = |(index, value): (usize, &'a Value)| {
+        let place = format!("{place}[{index}]");
+        let call = call(value, &place, called)?;
+        match value["id"].as_str().filter(|id| !here.insert(*id)) {
+            Some(id) => {
+                let what = format!("expected an id of its own, found {id:?} again");
+                Err(Problem::field(format!("{place}.id"), what))
+            }
+            None => Ok(call),
+        }
+    };
     all.iter().enumerate().map(one).collect()
 }
 
@@ -349,6 +360,14 @@ mod tests {
             (
                 calls(json!({ "id": "1", "type": "custom", "custom": {} })),
                 "`messages[0].tool_calls[0].custom`: no such field".to_owned(),
+            ),
+            (
+                says("tool_calls", {
+                    let call = json!({ "id": "1", "function": { "name": "f", "arguments": "{}" } });
+                    json!([call.clone(), call])
+                }),
+                "`messages[0].tool_calls[1].id`: expected an id of its own, found \"1\" again"
+                    .to_owned(),
             ),
             (calls(json!({ "id": "1" })), format!("{function}`: expected an object")),
             (

@@ -112,6 +112,11 @@ impl Tools {
         !self.offered.is_empty() && self.choice != Choice::None
     }
 
+    /// Whether the reply is to be a call.
+    pub(in crate::serve) fn must_call(&self) -> bool {
+        matches!(self.choice, Choice::Required | Choice::Named(_))
+    }
+
     /// Those that may be called.
     pub(in crate::serve) fn callable(&self) -> impl Iterator<Item = &Tool> {
         self.offered
@@ -172,6 +177,7 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
     if value["type"] != "function" {
         return Err(expected("the type `function`", &value["type"]));
     }
+    fields(value, "of a tool", &["type", "function", "cache_control"])?;
     let what = "an object with the name of a function";
     let function = &value["function"];
     let object = function
@@ -203,6 +209,15 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
     })
 }
 
+/// That an object has no field but these.
+fn fields(value: &Value, of: &str, known: &[&str]) -> Result<(), String> {
+    let mut keys = value.as_object().into_iter().flat_map(Map::keys);
+    match keys.find(|key| !known.contains(&key.as_str())) {
+        Some(other) => Err(format!("`{other}`: no such field {of}")),
+        None => Ok(()),
+    }
+}
+
 /// The name of a function: what families write around names is not to be mistaken for a part of one.
 ///
 /// # Errors
@@ -231,10 +246,22 @@ pub(in crate::serve) fn read_choice(value: &Value, tools: &mut Tools) -> Result<
         _ => Err(wrong()),
     };
     tools.choice = match value["type"].as_str() {
-        Some("function") => Choice::Named(name(&value["function"]["name"])?),
+        Some("function") => {
+            fields(value, "of a choice", &["type", "function"])?;
+            let inside = |why| format!("`function`: {why}");
+            let function = &value["function"];
+            fields(function, "of a choice", &["name"]).map_err(inside)?;
+            Choice::Named(name(&function["name"])?)
+        }
         Some("allowed_tools") => {
+            fields(value, "of a choice", &["type", "allowed_tools"])?;
             let allowed = &value["allowed_tools"];
+            let inside = |why| format!("`allowed_tools`: {why}");
+            fields(allowed, "of a choice", &["mode", "tools"]).map_err(inside)?;
             let names = allowed["tools"].as_array().ok_or_else(wrong)?;
+            if names.is_empty() {
+                return Err("expected at least one tool that is allowed".to_owned());
+            }
             let names = names.iter().map(|one| name(&one["function"]["name"]));
             tools.allowed = Some(names.collect::<Result<_, _>>()?);
             mode(&allowed["mode"])?
@@ -297,6 +324,10 @@ mod tests {
                 json!([{ "type": "function", "function": { "name": "a", "schema": {} } }]),
                 "`schema`: no such field",
             ),
+            (
+                json!([{ "type": "function", "function": { "name": "a" }, "foo": 1 }]),
+                "[0]: `foo`: no such field of a tool",
+            ),
             (json!(vec![function("a"); 129]), "up to 128"),
         ] {
             let why = read(&wrong).unwrap_err();
@@ -316,22 +347,36 @@ mod tests {
             let names: Vec<String> = tools.callable().map(|tool| tool.name.clone()).collect();
             Ok::<_, String>((tools.choice.clone(), names.join(" ")))
         };
+        let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
         let allowed = |mode: &str, name: &str| json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": [function(name)] } });
         for (choice, expected, names) in [
             (json!("auto"), Choice::Auto, "a b"),
             (json!("none"), Choice::None, ""),
             (json!("required"), Choice::Required, "a b"),
-            (function("b"), Choice::Named("b".into()), "b"),
+            (named("b"), Choice::Named("b".into()), "b"),
             (allowed("required", "a"), Choice::Required, "a"),
         ] {
             assert_eq!(of(choice).unwrap(), (expected, names.to_owned()));
         }
         for (wrong, said) in [
+            (
+                json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [] } }),
+                "expected at least one tool that is allowed",
+            ),
+            (
+                json!({ "type": "allowed_tools", "allowed_tools": { "foo": 1 } }),
+                "`allowed_tools`: `foo`: no such field",
+            ),
+            (
+                json!({ "type": "function", "function": { "name": "a" }, "foo": 1 }),
+                "`foo`: no such field of a choice",
+            ),
+            (function("b"), "`function`: `parameters`: no such field"),
             (json!("any"), "expected `auto`"),
             (json!(1), "expected `auto`"),
             (json!({ "type": "custom" }), "expected `auto`"),
             (json!({ "type": "function" }), "`name`: expected a name"),
-            (function("c"), "`c` is not among the tools"),
+            (named("c"), "`c` is not among the tools"),
             (allowed("auto", "c"), "`c` is not among the tools"),
             (allowed("any", "a"), "expected `auto`"),
         ] {

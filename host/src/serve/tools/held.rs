@@ -82,9 +82,23 @@ pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Strin
     };
     let what = "the type `text`, `json_object` or `json_schema`";
     match value["type"].as_str() {
-        Some("text") => Ok(None),
-        Some("json_object") => Ok(Some(held(json!({ "type": "object" }), "/response_format"))),
+        Some("text") => only_with(value, "").map(|()| None),
+        Some("json_object") => {
+            only_with(value, "schema")?;
+            match &value["schema"] {
+                Value::Null => Ok(Some(held(json!({ "type": "object" }), "/response_format"))),
+                Value::Object(_) => {
+                    let schema = value["schema"].clone();
+                    Ok(Some(held(schema, "/response_format/schema")))
+                }
+                other => {
+                    let what = expected("a JSON schema, an object", other);
+                    Err(format!("`schema`: {what}"))
+                }
+            }
+        }
         Some("json_schema") => {
+            only_with(value, "json_schema")?;
             let named = value["json_schema"].as_object();
             let named = named.ok_or_else(|| expected("`json_schema` with a `schema`", value))?;
             for (key, value) in named {
@@ -109,6 +123,18 @@ pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Strin
         }
         _ => Err(expected(what, value)),
     }
+}
+
+/// That a format has besides its type no field but this one; one of another type may be null.
+fn only_with(value: &Value, field: &str) -> Result<(), String> {
+    for (key, inner) in value.as_object().into_iter().flatten() {
+        let known = ["schema", "json_schema"].contains(&key.as_str());
+        if key != "type" && key != field && !(known && inner.is_null()) {
+            let of = value["type"].as_str().unwrap_or_default();
+            return Err(format!("`{key}`: no such field of the type `{of}`"));
+        }
+    }
+    Ok(())
 }
 
 /// Our `grammar`: an object with one of `json_schema`, `regex` and `lark`.
@@ -166,7 +192,29 @@ mod tests {
             To::Schema(schema)
         );
         assert_eq!(read_format(&json!({ "type": "text" })), Ok(None));
+        let with = json!({ "type": "json_object", "schema": { "type": "array" } });
+        let held = read_format(&with).unwrap().unwrap();
+        assert_eq!(held.to, To::Schema(json!({ "type": "array" })));
+        assert_eq!(held.place, "/response_format/schema");
+        let null = json!({ "type": "text", "schema": null, "json_schema": null });
+        assert_eq!(read_format(&null), Ok(None));
         for (wrong, said) in [
+            (
+                json!({ "type": "text", "schema": {} }),
+                "`schema`: no such field of the type `text`",
+            ),
+            (
+                json!({ "type": "json_object", "foo": null }),
+                "`foo`: no such field of the type `json_object`",
+            ),
+            (
+                json!({ "type": "json_object", "schema": 1 }),
+                "`schema`: expected a JSON schema",
+            ),
+            (
+                json!({ "type": "json_schema", "json_schema": {}, "foo": 1 }),
+                "`foo`: no such field",
+            ),
             (json!({}), "expected the type"),
             (json!("json"), "expected the type"),
             (json!({ "type": "xml" }), "expected the type"),

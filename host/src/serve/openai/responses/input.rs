@@ -143,7 +143,8 @@ mod tests {
                 { "type": "message", "id": "msg_1", "status": "completed", "role": "assistant",
                   "content": [{ "type": "output_text", "text": "c", "annotations": [] }] },
                 { "type": "reasoning", "id": "rs_1", "summary": [], "content": [{ "type": "reasoning_text", "text": "hm" }] },
-                { "type": "function_call", "id": "fc_1", "call_id": "1", "name": "f", "arguments": "{\"x\":1}" },
+                { "type": "function_call", "id": "fc_1", "call_id": "1", "name": "f", "arguments": "{\"x\":1}",
+                  "async_": null, "caller": null, "namespace": null, "status": "completed" },
                 { "type": "function_call_output", "call_id": "1", "output": "2" },
             ],
         });
