@@ -33,6 +33,13 @@ pub fn faults(registry: &Registry, options: &Options) -> Vec<Error> {
     let keys = options.api_keys.as_deref().map(Keys::open);
     take(keys.transpose().map(|_| ()));
     take(folder(registry, options));
+    for named in options
+        .models
+        .iter()
+        .filter(|name| !has_entry(options, name))
+    {
+        take(registry.meant(named, &options.loading()).map(|_| ()));
+    }
     let entries = options.entries.iter();
     let entries = entries.map(|(id, entry)| (format!("model.{id}."), options.loading_of(entry)));
     for (of, model) in std::iter::once((String::new(), options.loading())).chain(entries) {
@@ -55,6 +62,14 @@ pub fn faults(registry: &Registry, options: &Options) -> Vec<Error> {
     let mut seen = std::collections::HashSet::new();
     all.retain(|fault| seen.insert(fault.to_string()));
     all
+}
+
+/// Whether a name is that of a model that the manifest describes: what that is, is found when it is loaded.
+fn has_entry(options: &Options, name: &str) -> bool {
+    options.entries.iter().any(|(id, entry)| {
+        let mut names = std::iter::once(id).chain(&entry.aliases);
+        names.any(|known| known.eq_ignore_ascii_case(name))
+    })
 }
 
 fn wrong(setting: &str, found: &str, expected: &str, action: impl Into<String>) -> Error {

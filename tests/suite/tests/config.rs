@@ -22,7 +22,7 @@ fn every_setting_says_where_it_comes_from() {
         "--manifest",
         file,
         "config",
-        "some-model",
+        "small",
         "--replies",
         "4",
         "--pin=false",
@@ -42,7 +42,7 @@ fn every_setting_says_where_it_comes_from() {
         ("serve.replies", json!(4), "flag"),
         ("serve.pin", json!(false), "flag"),
         ("serve.watch", json!("off"), "flag"),
-        ("serve.models", json!(["some-model"]), "flag"),
+        ("serve.models", json!(["small"]), "flag"),
         ("serve.keep_alive", json!("1h"), "manifest"),
         ("serve.host", json!("127.0.0.1"), "default"),
         ("serve.backend", Value::Null, "default"),
@@ -181,6 +181,14 @@ fn settings_that_nothing_starts_with_are_said_before_it_listens() {
             said.contains("nowhere is not there, or is no folder"),
             "{said}"
         );
+    }
+    let config = run(home.path(), &["config", "nope"]);
+    assert_eq!(config.code, Some(2), "{}", config.err);
+    let serve = run(home.path(), &["serve", "nope", "--port", "0"]);
+    assert!(serve.code.is_some_and(|code| code != 0), "{}", serve.err);
+    for ran in [config, serve] {
+        assert!(ran.err.contains("nope"), "{}", ran.err);
+        assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
     }
     let several = ["config", "--host", "a b", "--hosts", "a/", "--json"];
     let output = command(home.path(), &several).output().expect("it runs");
