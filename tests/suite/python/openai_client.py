@@ -132,10 +132,12 @@ with echo.responses.stream(**asked, input=call) as stream:
     final = stream.get_final_response()
 assert "response.function_call_arguments.delta" in kinds and "response.function_call_arguments.done" in kinds
 assert json.loads(final.output[-1].arguments) == {"city": "Paris"}
-answer = echo.responses.create(**asked, input=[
-    {"role": "user", "content": call}, *final.output,
-    {"type": "function_call_output", "call_id": final.output[-1].call_id, "output": "sunny"}])
-assert "sunny" in answer.output_text, answer
+# Items come back as they are, and as the client dumps them.
+for items in [final.output, [one.model_dump() for one in final.output]]:
+    answer = echo.responses.create(**asked, input=[
+        {"role": "user", "content": call}, *items,
+        {"type": "function_call_output", "call_id": final.output[-1].call_id, "output": "sunny"}])
+    assert "sunny" in answer.output_text, answer
 
 
 def refused(kind, call):
