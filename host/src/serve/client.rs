@@ -566,7 +566,10 @@ mod tests {
 
     #[test]
     fn streams_become_replies() {
-        let mut taken = Taken::default();
+        let mut taken = Taken {
+            others: 1,
+            ..Taken::default()
+        };
         let mut said = String::new();
         let mut sink = |event: Event<'_>| {
             if let Event::Text { text } = event {
