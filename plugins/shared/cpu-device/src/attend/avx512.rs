@@ -180,7 +180,7 @@ fn products<T: Stored, const Q: usize>(
     // What is read below, from the first row to the last.
     let keys = keys[at..][..dim.saturating_sub(1) * stride + LANES].as_ptr();
     // Of rows that are half a line each, every other asks for one.
-    let each = stride * size_of::<T>() % LINE == 0;
+    let each = (stride * size_of::<T>()).is_multiple_of(LINE);
     let mut sums = [[_mm512_setzero_ps(); 4]; Q];
     let mut d = 0;
     // SAFETY: elements of the queries below `dim`, and sixteen of a row of keys below it: these lie in `keys`, by its length.
