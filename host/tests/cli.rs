@@ -71,7 +71,9 @@ fn wrong_usage_is_exit_code_2_and_one_clear_line() {
     refused(
         root,
         "run m p --temperature -1",
-        expect!["2 error: invalid value '-1' for '--temperature <T>': expected a number from 0"],
+        expect![
+            "2 error: invalid value '-1' for '--temperature <T>': expected a number from 0 to 3.4e38"
+        ],
     );
     refused(
         root,
