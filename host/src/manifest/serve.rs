@@ -303,7 +303,7 @@ pub const SETTINGS: &[Setting<ServeOptions>] = &[
     setting!(on_demand, Kind::Truth, "whether the models of the model folder are loaded when they are asked for", "true where no model is named"),
     setting!(pin, Kind::Truth, "whether models that are named at the start stay loaded; false: they are unloaded as others are"),
     setting!(keep_alive, Kind::Keep, "how long a model stays loaded that nobody asks; 0 unloads it after each reply, forever (or -1) where its memory is needed"),
-    setting!(memory, Kind::Memory, "most memory of all models together, by their sizes; those not asked for longest are unloaded; auto: four fifths of what is available at the start"),
+    setting!(memory, Kind::Memory, "most memory of all models together, their caches counted as large as they may become; those not asked for longest are unloaded; auto: four fifths of what is available at the start"),
     setting!(host, Kind::Text, "address to listen on; others than this machine's own let others in"),
     setting!(port, Kind::Whole(0, 65535), "port to listen on; 0 takes a free one and says which"),
     setting!(replies, COUNT, "most replies at once, of all models together"),

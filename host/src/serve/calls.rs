@@ -86,6 +86,7 @@ pub(super) async fn call_keeping<T: Send + 'static>(
     let done = tokio::task::spawn_blocking(move || {
         let renewed = app.registry.renew(&model);
         let answer = renewed.and_then(|()| work(&model, &stop));
+        model.measure();
         drop((model, room));
         answer
     });

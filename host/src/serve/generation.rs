@@ -462,9 +462,7 @@ impl Teller {
         } = self;
         // Before its end is told, so that who waits for it finds room and counts.
         drop(room);
-        if result.is_ok() {
-            model.measure();
-        }
+        model.measure();
         drop(model);
         drop(meter);
         // One that does not listen any more has gone away.

@@ -203,6 +203,107 @@ fn who_was_not_asked_longest_makes_room_and_who_is_in_use_never() {
 }
 
 #[test]
+fn caches_count_with_all_that_they_may_become() {
+    // 16 MiB for 4096 tokens.
+    let settings = "[plugin.echo_a.options]\ncache_token_bytes = 4096\n[serve]\nmemory = \"50MiB\"\nkeep_alive = \"forever\"\ncontext = 1024\n";
+    let models = [
+        ("a", 4),
+        ("b", 8),
+        ("tight", 40),
+        ("never", 48),
+        ("fixed", 40),
+    ];
+    let (home, manifest) = echo(&models, settings);
+    let text = std::fs::read_to_string(&manifest).expect("it is there") + "parallel = 4\n";
+    std::fs::write(&manifest, text).expect("a manifest");
+    let server = Server::start(home.path(), Some(&manifest), &[]).ready();
+    let used = |server: &Server| ps(server)["memory"]["used_bytes"].as_u64().expect("bytes") >> 20;
+    say(&server, "a");
+    assert_eq!(used(&server), 20);
+    say(&server, "b");
+    assert_eq!(
+        (used(&server), loaded(&server)),
+        (44, vec!["a".into(), "b".into()])
+    );
+    // Its file alone would fit beside the others; with its cache nothing does, and that gets as much as there is.
+    say(&server, "tight");
+    assert_eq!((used(&server), loaded(&server)), (50, vec!["tight".into()]));
+    let said = "tight takes 56MiB (40MiB of weights, a cache of up to 16MiB), and there are 50MiB for it: its cache gets room for 2560 tokens";
+    assert!(server.err.text().contains(said), "{}", server.err.text());
+    // From then on that is known.
+    say(&server, "a");
+    assert_eq!(loaded(&server), ["a"]);
+    say(&server, "tight");
+    assert_eq!(server.err.text().matches("its cache gets room").count(), 1);
+    // No context fits, or the cache is as it is said to be: they are refused with what they are made of, and what helps.
+    for (name, weights, twice) in [("never", 48, 64), ("fixed", 40, 56)] {
+        for _ in 0..2 {
+            let answer = server.post("/v1/completions", &completion(name, "x"));
+            assert_eq!(answer.status, 503, "{}", answer.body);
+            let said = format!(
+                "{name} takes {twice}MiB ({weights}MiB of weights, a cache of up to 16MiB), and there are 50MiB for models (lower `cache_tokens`, `parallel` or `context`"
+            );
+            assert!(answer.body.contains(&said), "{}", answer.body);
+        }
+    }
+    server.waits("they are unloaded", |server| used(server) == 0);
+}
+
+#[test]
+fn a_model_that_takes_more_than_was_thought_waits_for_who_is_in_use() {
+    let settings = format!(
+        "{}cache_token_bytes = 4096\n[serve]\nmemory = \"50MiB\"",
+        SLOW
+    );
+    let (home, manifest) = echo(&[("a", 20), ("b", 10)], &settings);
+    let server = Server::start(home.path(), Some(&manifest), &[]).ready();
+    let first = stream(&server, "a");
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| say(&server, "b"));
+        server.hears("b is unloaded: it waits for room");
+        assert_eq!(loaded(&server), ["a"]);
+        drop(first);
+        second.join().expect("it answers");
+    });
+    assert_eq!(loaded(&server), ["b"]);
+}
+
+#[test]
+fn what_grows_is_measured_and_idle_models_go_for_it() {
+    // 1 MiB a token.
+    let settings = "[plugin.echo_a.options]\ngrows = 1048576\n[serve]\nmemory = \"60MiB\"\nkeep_alive = \"forever\"";
+    let (home, manifest) = echo(&[("p", 10), ("a", 20), ("b", 10)], settings);
+    let server = Server::start(home.path(), Some(&manifest), &["p"]).ready();
+    say(&server, "a");
+    say(&server, "b");
+    assert_eq!(loaded(&server), ["a", "b", "p"]);
+    // It comes to 36 MiB, with the first answer's token and the five of each; whom nobody asked longest goes at its end.
+    for _ in 0..7 {
+        say(&server, "p");
+    }
+    server.waits("a is unloaded", |server| loaded(server) == ["b", "p"]);
+    let said = "a is unloaded: models take 61MiB, and there are 60MiB for them";
+    assert!(server.err.text().contains(said), "{}", server.err.text());
+    // One that grows beyond all goes itself, and is known by then.
+    let long = completion("b", &"a long reply ".repeat(4));
+    let answer = server.post("/v1/completions", &long);
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    server.waits("b is unloaded", |server| loaded(server) == ["p"]);
+    let answer = server.post("/v1/completions", &completion("b", "x"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    let said = "b takes 57MiB (10MiB of weights, the rest measured), and there are 60MiB for models, of which those that are pinned take 36MiB";
+    assert!(answer.body.contains(said), "{}", answer.body);
+    // What is pinned stays, whatever it takes.
+    let answer = server.post(
+        "/v1/completions",
+        &completion("p", &"a long reply ".repeat(4)),
+    );
+    assert_eq!(answer.status, 200, "{}", answer.body);
+    assert_eq!(loaded(&server), ["p"]);
+    server.hears("models take 88MiB, and there are 60MiB for them");
+}
+
+#[test]
 fn pinned_models_stay_and_others_go_at_once_where_that_is_said() {
     let settings = "[serve]\nmemory = \"100MiB\"\nkeep_alive = 0";
     let (home, manifest) = echo(&[("p", 40), ("a", 40), ("b", 70)], settings);

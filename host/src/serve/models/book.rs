@@ -6,6 +6,7 @@
 use super::Refused;
 use super::budget;
 use super::names::{Names, Served};
+use super::size::Size;
 use crate::error::{Error, Result};
 use crate::manifest::{Bytes, KeepAlive};
 use crate::registry::{Model, Registry};
@@ -49,6 +50,40 @@ struct Book {
     closed: bool,
     /// Pinned models that the operator has unloaded.
     stopped: Vec<String>,
+    /// Whether it was told that models take more than they may.
+    told: bool,
+}
+
+impl Book {
+    /// What all take; those that go take theirs until they have gone.
+    fn taken(&self) -> u64 {
+        let all = self.slots.values().map(|slot| slot.size.bytes());
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// What is taken once those that go have gone.
+    fn left(&self) -> u64 {
+        let stay = self.slots.values().filter(|slot| !slot.goes());
+        let all = stay.map(|slot| slot.size.bytes());
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// What those take that stay whatever is asked for, one aside.
+    fn pinned(&self, but: &str) -> u64 {
+        let stay = self.slots.values();
+        let stay = stay.filter(|slot| slot.served.pinned && !slot.leaving && slot.served.id != but);
+        let all = stay.map(|slot| slot.size.bytes());
+        all.fold(0, u64::saturating_add)
+    }
+
+    /// Whom nobody has asked longest, of those that may go; one aside.
+    fn oldest(&self, but: &str) -> Option<&Slot> {
+        let may_go = |slot: &&Slot| {
+            slot.is_idle() && !slot.served.pinned && !slot.goes() && slot.served.id != but
+        };
+        let idle = self.slots.values().filter(may_go);
+        idle.min_by_key(|slot| slot.last)
+    }
 }
 
 /// A model that is loaded, or is being loaded or unloaded.
@@ -56,14 +91,12 @@ struct Slot {
     served: Arc<Served>,
     state: State,
     /// What it takes, or is thought to take.
-    bytes: u64,
+    size: Size,
     uses: usize,
     /// Whether it was ever used.
     used: bool,
     last: Instant,
     keep: KeepAlive,
-    /// Whether `bytes` is what the engine has told after a reply: some make their cache with the first.
-    measured: bool,
     /// The how-manyth load it was.
     number: u64,
     /// Unload it as soon as nobody uses it.
@@ -80,6 +113,11 @@ enum State {
 impl Slot {
     fn is_idle(&self) -> bool {
         matches!(self.state, State::Loaded(_)) && self.uses == 0
+    }
+
+    /// Whether it makes room already.
+    fn goes(&self) -> bool {
+        matches!(self.state, State::Unloading) || self.leaving
     }
 
     /// When it is to be unloaded; `None`: never.
@@ -149,22 +187,25 @@ impl Deref for Use {
 }
 
 impl Use {
-    /// Asks what it takes, once after a reply.
+    /// Asks what it takes after a reply, where its engine has not told what it takes at most; idle ones go where it has grown too much.
     pub(in crate::serve) fn measure(&self) {
         {
-            let mut book = self.models.book();
-            let slot = book.slots.get_mut(&self.served.id);
-            match slot.filter(|slot| slot.number == self.number && !slot.measured) {
-                Some(slot) => slot.measured = true,
-                None => return,
+            let book = self.models.book();
+            let slot = book.slots.get(&self.served.id);
+            let grows = |slot: &&Slot| slot.number == self.number && !slot.size.is_bound();
+            let grows = slot.filter(grows).is_some();
+            if self.models.budget.is_none() || !grows || self.model.is_gone() {
+                return;
             }
         }
-        let bytes = self.models.taken(&self.served, &self.model);
+        let size = self.models.size_of(&self.served, &self.model);
         let mut book = self.models.book();
-        if let Some(slot) = book.slots.get_mut(&self.served.id) {
-            slot.bytes = bytes;
+        let slot = book.slots.get_mut(&self.served.id);
+        if let Some(slot) = slot.filter(|slot| slot.number == self.number) {
+            slot.size = size;
+            self.served.is_of(size);
         }
-        self.models.within_budget(&mut book, &self.served);
+        self.models.within_budget(&mut book);
     }
 
     /// Which model it is.
@@ -181,6 +222,8 @@ impl Drop for Use {
             slot.uses = slot.uses.saturating_sub(1);
             slot.last = Instant::now();
         }
+        // Who was in use when room was needed may be who can go now.
+        self.models.within_budget(&mut book);
         drop(book);
         self.models.change();
     }
@@ -277,10 +320,10 @@ impl Models {
             }
         };
         let mut late = std::pin::pin!(late);
-        let bytes = self.size(served).await;
+        self.look_up(served).await;
         loop {
             changes.borrow_and_update();
-            let why = match self.step(served, keep, bytes) {
+            let why = match self.step(served, keep) {
                 Step::Use(taken) => return Ok(taken),
                 Step::Refuse(refused) => return Err(refused),
                 Step::Join(mut load) => {
@@ -312,23 +355,35 @@ impl Models {
         self.runtime.block_on(self.acquire(served, None))
     }
 
-    async fn size(self: &Arc<Self>, served: &Arc<Served>) -> u64 {
+    /// Its size on disk, which is looked for once.
+    async fn look_up(self: &Arc<Self>, served: &Arc<Served>) {
         let (models, served) = (self.clone(), served.clone());
         let look = move || served.bytes(&models.registry);
-        tokio::task::spawn_blocking(look).await.unwrap_or_default()
+        let _ = tokio::task::spawn_blocking(look).await;
     }
 
-    fn step(self: &Arc<Self>, served: &Arc<Served>, keep: Option<KeepAlive>, bytes: u64) -> Step {
+    fn step(self: &Arc<Self>, served: &Arc<Served>, keep: Option<KeepAlive>) -> Step {
         let mut book = self.book();
         if book.closed {
             return Step::Refuse(Refused::Later("the server is stopping".to_owned()));
         }
+        let most = self.budget.unwrap_or(u64::MAX);
+        let (taken, left) = (book.taken(), book.left());
         if let Some(slot) = book.slots.get_mut(&served.id) {
             return match &slot.state {
                 State::Loading(load) => Step::Join(load.clone()),
                 State::Unloading => Step::Wait(format!("{} is being unloaded", served.id)),
                 State::Loaded(_) if slot.leaving => {
                     Step::Wait(format!("{} is to be unloaded first", served.id))
+                }
+                // So that it comes to be idle, and can make room.
+                State::Loaded(_) if left > most && slot.uses > 0 && !served.pinned => {
+                    let (left, most) = (Bytes(left), Bytes(most));
+                    Step::Wait(format!("models take {left}, and there are {most} for them"))
+                }
+                // What goes for it has its memory yet.
+                State::Loaded(_) if !slot.used && taken > most && left <= most => {
+                    Step::Wait(format!("room is being made for {}", served.id))
                 }
                 State::Loaded(model) => {
                     slot.uses += 1;
@@ -343,7 +398,8 @@ impl Models {
                 }
             };
         }
-        if let Some(waits) = self.make_room(&mut book, served, bytes) {
+        let size = served.size(&self.registry);
+        if let Some(waits) = self.make_room(&mut book, served, size) {
             return waits;
         }
         book.loads += 1;
@@ -352,10 +408,9 @@ impl Models {
         let slot = Slot {
             served: served.clone(),
             state: State::Loading(load.clone()),
-            bytes,
+            size,
             uses: 0,
             used: false,
-            measured: false,
             last: Instant::now(),
             keep: keep.unwrap_or(served.keep),
             number: book.loads,
@@ -374,65 +429,84 @@ impl Models {
         Step::Join(load)
     }
 
-    /// Sees to it that there is room; what to do instead where there is none yet.
-    fn make_room(self: &Arc<Self>, book: &mut Book, served: &Served, bytes: u64) -> Option<Step> {
+    /// Why it never fits beside those that are pinned.
+    fn too_large(&self, book: &Book, served: &Served, size: Size) -> Option<Error> {
         let budget = self.budget?;
-        let taken: u64 = book.slots.values().map(|slot| slot.bytes).sum();
-        if taken.saturating_add(bytes) <= budget {
+        let pinned = book.pinned(&served.id);
+        if pinned.saturating_add(size.bytes()) <= budget {
             return None;
         }
-        let stays = |slot: &&Slot| slot.served.pinned && !slot.leaving;
-        let pinned: u64 = book
-            .slots
-            .values()
-            .filter(stays)
-            .map(|slot| slot.bytes)
-            .sum();
-        let (need, all) = (Bytes(bytes), Bytes(budget));
-        if pinned.saturating_add(bytes) > budget {
-            let mut message = format!("{} takes {need}, and there are {all} for models", served.id);
-            if pinned > 0 {
-                message += &format!(", of which those that are pinned take {}", Bytes(pinned));
-            }
-            return Some(Step::Refuse(Refused::Failed(Error::ModelUnusable {
-                message,
-                action: "choose a smaller model, or raise `memory`".to_owned(),
-                trace: None,
-            })));
+        let all = Bytes(budget);
+        let mut message = format!("{} takes {size}, and there are {all} for models", served.id);
+        if pinned > 0 {
+            message += &format!(", of which those that are pinned take {}", Bytes(pinned));
         }
+        Some(Error::ModelUnusable {
+            message,
+            action: size.remedy().to_owned(),
+            trace: None,
+        })
+    }
+
+    /// Unloads those that were not asked longest until so much more fits; what is left then.
+    fn clear(self: &Arc<Self>, book: &mut Book, served: &Served, more: u64) -> u64 {
         // What goes already counts as gone, so that no more than is needed follows it.
-        let leaves = |slot: &Slot| matches!(slot.state, State::Unloading) || slot.leaving;
-        let going: u64 = book
-            .slots
-            .values()
-            .filter(|slot| leaves(slot))
-            .map(|slot| slot.bytes)
-            .sum();
-        let mut left = taken - going;
-        while left.saturating_add(bytes) > budget {
-            let idle = book
-                .slots
-                .values()
-                .filter(|slot| slot.is_idle() && !slot.served.pinned && !slot.leaving);
-            let Some(oldest) = idle.min_by_key(|slot| slot.last) else {
+        let mut left = book.left();
+        while left.saturating_add(more) > self.budget.unwrap_or(u64::MAX) {
+            let Some(oldest) = book.oldest(&served.id) else {
                 break;
             };
-            let (id, size) = (oldest.served.id.clone(), oldest.bytes);
-            left -= size;
+            let (id, bytes) = (oldest.served.id.clone(), oldest.size.bytes());
+            left = left.saturating_sub(bytes);
             self.begin_unload(book, &id, format!("to make room for {}", served.id));
         }
+        left
+    }
+
+    /// Sees to it that there is room; what to do instead where there is none yet.
+    fn make_room(self: &Arc<Self>, book: &mut Book, served: &Served, size: Size) -> Option<Step> {
+        let budget = self.budget?;
+        if book.taken().saturating_add(size.bytes()) <= budget {
+            return None;
+        }
+        if let Some(error) = self.too_large(book, served, size) {
+            return Some(Step::Refuse(Refused::Failed(error)));
+        }
+        let left = Bytes(self.clear(book, served, size.bytes()));
+        let (id, all) = (&served.id, Bytes(budget));
         Some(Step::Wait(format!(
-            "{} takes {need}, and of {all} for models {} are in use",
-            served.id,
-            Bytes(left)
+            "{id} takes {size}, and of {all} for models {left} are in use"
         )))
     }
 
-    /// What a model that is loaded takes: its weights, and its whole cache where its engine tells of one.
-    fn taken(&self, served: &Served, model: &Model) -> u64 {
-        let cache = model.metrics().get("kv_bytes_limit").copied();
+    /// What a model that is loaded takes at most, or now where its engine does not tell that.
+    fn size_of(&self, served: &Served, model: &Model) -> Size {
         let weights = model.info().file_bytes.max(served.bytes(&self.registry));
-        weights.saturating_add(cache.unwrap_or_default() as u64)
+        Size::told(weights, &model.metrics())
+    }
+
+    /// Loads it, with a smaller cache where the engine's own choice of one never fits.
+    fn open(&self, served: &Served) -> Result<(Model, Size)> {
+        let model = self.registry.load(&served.named, &served.loading())?;
+        let size = self.size_of(served, &model);
+        let pinned = self.book().pinned(&served.id);
+        let room = self.budget.map(|budget| budget.saturating_sub(pinned));
+        let Some(room) = room.filter(|room| size.bytes() > *room && served.cache_is_open()) else {
+            return Ok((model, size));
+        };
+        let Some(tokens) = size.cache_within(room, model.info().loaded_context) else {
+            return Ok((model, size));
+        };
+        drop(model);
+        (self.tell)(Notice::Note(format!(
+            "{} takes {size}, and there are {} for it: its cache gets room for {tokens} tokens",
+            served.id,
+            Bytes(room)
+        )));
+        served.has_cache_of(tokens);
+        let model = self.registry.load(&served.named, &served.loading())?;
+        let size = self.size_of(served, &model);
+        Ok((model, size))
     }
 
     fn load(
@@ -440,61 +514,67 @@ impl Models {
         served: &Arc<Served>,
         ended: &watch::Sender<Option<std::result::Result<(), Error>>>,
     ) {
-        let loaded = self.registry.load(&served.named, &served.loading);
-        let result = match loaded {
-            Ok(model) => {
-                let bytes = self.taken(served, &model);
+        let result = match self.open(served) {
+            Ok((model, size)) => {
                 self.metrics.loads.add([served.id.clone()], 1);
+                served.is_of(size);
                 let mut book = self.book();
                 if let Some(slot) = book.slots.get_mut(&served.id) {
                     slot.state = State::Loaded(model);
                     slot.last = Instant::now();
-                    slot.bytes = bytes;
+                    slot.size = size;
                 }
-                self.within_budget(&mut book, served);
-                Ok(())
+                self.settle(&mut book, served, size)
             }
             Err(error) => {
                 self.book().slots.remove(&served.id);
-                if !served.at_start {
-                    (self.tell)(Notice::Note(format!(
-                        "{} is not loaded: {}",
-                        served.id,
-                        error.line()
-                    )));
-                }
                 Err(error)
             }
         };
+        if let Err(error) = result.as_ref()
+            && !served.at_start
+        {
+            let (id, why) = (&served.id, error.line());
+            (self.tell)(Notice::Note(format!("{id} is not loaded: {why}")));
+        }
         ended.send_replace(Some(result));
         self.change();
     }
 
-    /// Unloads idle models where one turned out larger than thought.
-    fn within_budget(self: &Arc<Self>, book: &mut Book, loaded: &Served) {
+    /// Makes room for what a model that was just loaded takes more than was thought; where there is none yet, it is unloaded
+    /// again, and who asks for it waits, with what is known now.
+    fn settle(self: &Arc<Self>, book: &mut Book, served: &Served, size: Size) -> Result<()> {
+        if let Some(error) = self.too_large(book, served, size) {
+            self.begin_unload(book, &served.id, "it does not fit".to_owned());
+            return Err(error);
+        }
+        let left = self.clear(book, served, 0);
+        if self.budget.is_some_and(|budget| left > budget) {
+            self.begin_unload(book, &served.id, "it waits for room".to_owned());
+        }
+        Ok(())
+    }
+
+    /// Unloads idle models, those first that were not asked longest, where one has grown.
+    fn within_budget(self: &Arc<Self>, book: &mut Book) {
         let Some(budget) = self.budget else { return };
-        let stays = |slot: &&Slot| !matches!(slot.state, State::Unloading);
-        let mut taken: u64 = book
-            .slots
-            .values()
-            .filter(stays)
-            .map(|slot| slot.bytes)
-            .sum();
-        while taken > budget {
-            let idle = book.slots.values().filter(|slot| {
-                slot.is_idle() && !slot.served.pinned && slot.served.id != loaded.id
-            });
-            let Some(oldest) = idle.min_by_key(|slot| slot.last) else {
-                let (taken, budget) = (Bytes(taken), Bytes(budget));
-                (self.tell)(Notice::Note(format!(
-                    "models take {taken}, and there are {budget} for them"
-                )));
+        let mut left = book.left();
+        let said = |left: u64| {
+            let (left, budget) = (Bytes(left), Bytes(budget));
+            format!("models take {left}, and there are {budget} for them")
+        };
+        while left > budget {
+            let Some(oldest) = book.oldest("") else {
+                if !std::mem::replace(&mut book.told, true) {
+                    (self.tell)(Notice::Note(said(left)));
+                }
                 return;
             };
-            let (id, size) = (oldest.served.id.clone(), oldest.bytes);
-            taken -= size;
-            self.begin_unload(book, &id, format!("to make room for {}", loaded.id));
+            let (id, bytes) = (oldest.served.id.clone(), oldest.size.bytes());
+            self.begin_unload(book, &id, said(left));
+            left = left.saturating_sub(bytes);
         }
+        book.told = false;
     }
 
     /// Closes a model on a thread of its own; it takes its memory until then.
@@ -626,7 +706,7 @@ impl Models {
             state: "unloaded",
             pinned: served.pinned,
             backend: None,
-            device: served.loading.load.device.clone(),
+            device: served.device(),
             size_bytes: 0,
             context: None,
             in_use: 0,
@@ -639,7 +719,7 @@ impl Models {
             let Some(slot) = book.slots.get(&served.id) else {
                 return seen;
             };
-            seen.size_bytes = slot.bytes;
+            seen.size_bytes = slot.size.bytes();
             seen.in_use = slot.uses;
             let now = Instant::now();
             if slot.is_idle() {

@@ -6,13 +6,16 @@
 //! | which names there are, and what each means | `names.rs` |
 //! | what is loaded, in use, idle; who makes room | `book.rs` |
 //! | how much memory there is | `budget.rs` |
+//! | what a model takes of it, and may come to take | `size.rs` |
 //!
-//! Invariants: a model in use is never unloaded. Requests for a model that is being loaded share that load. What a request waits
+//! Invariants: a model in use is never unloaded. No model is used with which all could come to take more than their memory, as far as
+//! engines tell. Requests for a model that is being loaded share that load. What a request waits
 //! for ends, or its client is told why not.
 
 mod book;
 mod budget;
 mod names;
+mod size;
 
 pub(super) use book::{Models, Stopped, Use};
 pub(super) use names::Served;

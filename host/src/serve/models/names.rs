@@ -1,5 +1,6 @@
 //! Which models there are, by the names that clients call them.
 
+use super::size::Size;
 use crate::catalog::{bytes_on_disk, model_name, scan};
 use crate::error::{Error, Result};
 use crate::manifest::KeepAlive;
@@ -25,7 +26,7 @@ pub(in crate::serve) struct Served {
     pub(in crate::serve) aliases: Vec<String>,
     /// What the operator calls it: a path, a name, or `BACKEND:NAME`.
     pub(super) named: String,
-    pub(super) loading: ModelOptions,
+    loading: ModelOptions,
     /// Whether it is loaded at the start.
     pub(in crate::serve) at_start: bool,
     /// Whether it stays, whatever happens.
@@ -34,6 +35,10 @@ pub(in crate::serve) struct Served {
     pub(super) keep: KeepAlive,
     /// Bytes on disk.
     bytes: OnceLock<u64>,
+    /// What it took when it was loaded last.
+    size: RwLock<Option<Size>>,
+    /// Tokens of its cache, where the engine's own choice of them does not fit.
+    cache: OnceLock<u32>,
     /// Whether it has answered.
     ready: AtomicBool,
     /// Why its first answer failed.
@@ -51,6 +56,8 @@ impl Served {
             pinned: false,
             keep: options.keep_alive,
             bytes: OnceLock::new(),
+            size: RwLock::default(),
+            cache: OnceLock::new(),
             ready: AtomicBool::new(false),
             ailing: RwLock::default(),
         }
@@ -78,6 +85,43 @@ impl Served {
     pub(super) fn ailing(&self) -> Option<String> {
         let ailing = self.ailing.read().unwrap_or_else(PoisonError::into_inner);
         ailing.clone()
+    }
+
+    /// How it is loaded.
+    pub(super) fn loading(&self) -> ModelOptions {
+        let mut loading = self.loading.clone();
+        if let Some(tokens) = self.cache.get() {
+            let extra = &mut loading.load.extra;
+            extra.insert("cache_tokens".to_owned(), (*tokens).into());
+        }
+        loading
+    }
+
+    /// The device that it is to be on.
+    pub(super) fn device(&self) -> Option<String> {
+        self.loading.load.device.clone()
+    }
+
+    /// Whether nobody has said how large its cache is to be.
+    pub(super) fn cache_is_open(&self) -> bool {
+        let load = &self.loading.load;
+        let given = load.parallel.is_some() || load.extra.contains_key("cache_tokens");
+        !given && self.cache.get().is_none()
+    }
+
+    pub(super) fn has_cache_of(&self, tokens: u32) {
+        let _ = self.cache.set(tokens);
+    }
+
+    /// What it takes, or is thought to take as long as it was never loaded. May look at the disk.
+    pub(super) fn size(&self, registry: &Registry) -> Size {
+        let known = *self.size.read().unwrap_or_else(PoisonError::into_inner);
+        known.unwrap_or_else(|| Size::of_file(self.bytes(registry)))
+    }
+
+    pub(super) fn is_of(&self, size: Size) {
+        let known = self.size.write();
+        *known.unwrap_or_else(PoisonError::into_inner) = Some(size);
     }
 
     /// Its size on disk, which stands for what it takes until it is loaded; 0 for one that is no file. May look at the disk.

@@ -702,10 +702,14 @@ impl TextModel for Model {
         let running = self.running();
         let restarts = f64::from(running.restarts);
         // Of the process that the engine really runs in: not the host's, nor the worker's.
-        let peak = running
-            .server
-            .peak_memory()
-            .map(|bytes| ("process_peak_memory_bytes", bytes as f64));
+        let server = &running.server;
+        let memory = [
+            ("memory_bytes", server.memory()),
+            ("process_peak_memory_bytes", server.peak_memory()),
+        ];
+        let memory = memory
+            .into_iter()
+            .filter_map(|(name, bytes)| Some((name, bytes? as f64)));
         [
             ("requests_total", of(&counters.requests)),
             ("requests_failed_total", of(&counters.failed)),
@@ -716,7 +720,7 @@ impl TextModel for Model {
             ("server_restarts_total", restarts),
         ]
         .into_iter()
-        .chain(peak)
+        .chain(memory)
         .map(|(name, value)| (name.to_owned(), value))
         .collect()
     }

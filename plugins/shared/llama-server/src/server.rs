@@ -205,10 +205,18 @@ impl Server {
 
     /// Most memory that it has held at once, in bytes, mapped files included; `None` where the system does not tell.
     pub fn peak_memory(&self) -> Option<u64> {
+        self.status("VmHWM:")
+    }
+
+    /// What it holds now, counted the same.
+    pub fn memory(&self) -> Option<u64> {
+        self.status("VmRSS:")
+    }
+
+    /// Bytes of a line that the system tells of it.
+    fn status(&self, name: &str) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
         kib.checked_mul(1024)
     }

@@ -20,6 +20,7 @@ pub(crate) struct Counters {
     pub(crate) drafted: AtomicU64,
     pub(crate) accepted: AtomicU64,
     pub(crate) page_bytes: AtomicU64,
+    pub(crate) page_tokens: AtomicU64,
     running: AtomicU64,
     waiting: AtomicU64,
     pages_total: AtomicU64,
@@ -40,7 +41,8 @@ impl Counters {
         set(&self.pages_touched, pages.touched);
     }
 
-    /// All numbers by name. `kv_bytes` is what pages ever written take; `kv_bytes_limit` what the whole pool would.
+    /// All numbers by name. `kv_bytes` is what pages ever written take; `kv_bytes_limit` what the whole pool would, and
+    /// `kv_tokens_limit` for how many tokens that is.
     pub(crate) fn metrics(&self) -> Metrics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let page_bytes = get(&self.page_bytes);
@@ -65,6 +67,10 @@ impl Counters {
             ("kv_pages_cached", get(&self.pages_cached)),
             ("kv_bytes", get(&self.pages_touched) * page_bytes),
             ("kv_bytes_limit", get(&self.pages_total) * page_bytes),
+            (
+                "kv_tokens_limit",
+                get(&self.pages_total) * get(&self.page_tokens),
+            ),
         ]
         .into_iter()
         .map(|(name, value)| (name.to_owned(), value))

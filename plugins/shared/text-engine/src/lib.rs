@@ -60,7 +60,7 @@
 //! | `tokens_drafted_total`, `tokens_draft_accepted_total` | drafted tokens that were verified; those of them that came true |
 //! | `sequences_running`, `sequences_waiting` | now; those that gave their pages back wait |
 //! | `kv_pages_total`, `kv_pages_used`, `kv_pages_cached` | cache pages: all; held by sequences; kept for later prompts |
-//! | `kv_bytes`, `kv_bytes_limit` | memory of the pages ever written; of all pages |
+//! | `kv_bytes`, `kv_bytes_limit`, `kv_tokens_limit` | memory of the pages ever written; of all pages, and the tokens that these have room for |
 //!
 //! Invariant: nothing here knows a device, an architecture or a host.
 

@@ -8,7 +8,9 @@
 //! `tokenize`, `metrics`, `close`, `embed`, `score`, `attention`, `check`, `convert`) in which to panic or to end the
 //! process; `token_delay_ms` time a token takes (a batch where many are read at once, a line of a file); `offers` an array of
 //! the names of the contract's capabilities that it offers, all when left out; `last_message` whether a chat is its last
-//! message alone, whoever it is of, with tools that are passed over, so that a test can have a reply that calls them.
+//! message alone, whoever it is of, with tools that are passed over, so that a test can have a reply that calls them;
+//! `cache_token_bytes` what it says that its cache takes for a token, of 4096 or of a load's `cache_tokens`; `grows` bytes that it says to take
+//! more for each token that it has said.
 
 mod capabilities;
 mod model;
@@ -65,6 +67,8 @@ pub(crate) struct Behaviour {
     pub(crate) token_delay: Duration,
     offers: Option<Vec<String>>,
     pub(crate) last_message: bool,
+    pub(crate) cache_token_bytes: Option<u64>,
+    pub(crate) grows: Option<u64>,
 }
 
 impl Behaviour {
@@ -132,6 +136,10 @@ fn behaviour(name: &str, context: &Context) -> std::result::Result<Behaviour, St
         serde_json::from_value(value.clone())
             .map_err(|_| format!("options.{key}: expected an array of names, got {value}"))
     };
+    let number = |key: &str, value: &Value| {
+        let number = value.as_u64();
+        number.ok_or_else(|| format!("options.{key}: expected a number, got {value}"))
+    };
     let mut behaviour = Behaviour {
         name: name.to_owned(),
         ..Behaviour::default()
@@ -157,12 +165,9 @@ fn behaviour(name: &str, context: &Context) -> std::result::Result<Behaviour, St
                     .as_bool()
                     .ok_or_else(|| format!("options.{key}: expected true or false, got {value}"))?;
             }
-            "token_delay_ms" => {
-                let delay = value
-                    .as_u64()
-                    .ok_or_else(|| format!("options.{key}: expected a number, got {value}"))?;
-                behaviour.token_delay = Duration::from_millis(delay);
-            }
+            "token_delay_ms" => behaviour.token_delay = Duration::from_millis(number(key, value)?),
+            "cache_token_bytes" => behaviour.cache_token_bytes = Some(number(key, value)?),
+            "grows" => behaviour.grows = Some(number(key, value)?),
             other => return Err(format!("options.{other}: no such option of {name}")),
         }
     }
@@ -249,9 +254,13 @@ impl Backend for EchoBackend {
         if let Some(problem) = &self.misconfigured {
             return Err(Error::invalid_field("options", problem));
         }
-        if let Some(name) = options.extra.keys().next() {
+        let has_cache = self.behaviour.cache_token_bytes.is_some();
+        let known = |name: &str| name == "cache_tokens" && has_cache;
+        if let Some(name) = options.extra.keys().find(|name| !known(name)) {
             return Err(Error::unsupported_field(name, &self.behaviour.name));
         }
+        let cache_tokens = options.extra.get("cache_tokens");
+        let cache_tokens = cache_tokens.and_then(Value::as_u64).unwrap_or(4096);
         if let Some(device) = options.device.as_ref().filter(|device| {
             !self
                 .devices()
@@ -283,6 +292,7 @@ impl Backend for EchoBackend {
                 loaded_context: context,
                 ..info
             },
+            cache_tokens,
         )))
     }
 

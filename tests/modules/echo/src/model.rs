@@ -19,6 +19,7 @@ const BATCH: usize = 16;
 pub struct EchoModel {
     shared: Arc<Shared>,
     generated: AtomicU64,
+    cache_tokens: u64,
 }
 
 /// What the model and its capabilities share.
@@ -29,7 +30,7 @@ pub(crate) struct Shared {
 }
 
 impl EchoModel {
-    pub(crate) fn new(behaviour: Arc<Behaviour>, info: ModelInfo) -> Self {
+    pub(crate) fn new(behaviour: Arc<Behaviour>, info: ModelInfo, cache_tokens: u64) -> Self {
         let closed = AtomicBool::new(false);
         Self {
             shared: Arc::new(Shared {
@@ -38,6 +39,7 @@ impl EchoModel {
                 closed,
             }),
             generated: AtomicU64::new(0),
+            cache_tokens,
         }
     }
 }
@@ -410,11 +412,18 @@ impl TextModel for EchoModel {
 
     fn metrics(&self) -> Metrics {
         self.shared.behaviour.enter("metrics");
-        [(
-            "tokens_generated_total".to_owned(),
-            self.generated.load(Ordering::Relaxed) as f64,
-        )]
-        .into()
+        let generated = self.generated.load(Ordering::Relaxed);
+        let mut all = vec![("tokens_generated_total", generated)];
+        if let Some(bytes) = self.shared.behaviour.cache_token_bytes {
+            all.push(("kv_bytes_limit", bytes * self.cache_tokens));
+            all.push(("kv_tokens_limit", self.cache_tokens));
+            all.push(("kv_pages_total", self.cache_tokens));
+        }
+        if let Some(bytes) = self.shared.behaviour.grows {
+            all.push(("memory_bytes", bytes * generated));
+        }
+        let named = |(name, number): (&str, u64)| (name.to_owned(), number as f64);
+        all.into_iter().map(named).collect()
     }
 
     fn close(&self) -> Result<()> {

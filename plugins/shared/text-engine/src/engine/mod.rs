@@ -150,10 +150,10 @@ impl Engine {
         };
         shared.counters.gauges(0, 0, free);
         let page_bytes = executable.page_bytes() as u64;
-        shared
-            .counters
-            .page_bytes
-            .store(page_bytes, Ordering::Relaxed);
+        let counters = &shared.counters;
+        counters.page_bytes.store(page_bytes, Ordering::Relaxed);
+        let page_tokens = config.page_size as u64;
+        counters.page_tokens.store(page_tokens, Ordering::Relaxed);
         let thread = std::thread::Builder::new()
             .name("backplane-engine".into())
             .spawn({
