@@ -3,6 +3,7 @@
 use super::fields::values::expected;
 use backplane_plugin_api::types::ChatMessage;
 use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 /// Who speaks, as templates know it: `developer` is the newer name of `system`.
 ///
@@ -29,6 +30,8 @@ pub(super) struct Conversation {
     messages: Vec<ChatMessage>,
     /// What the assistant thought before what it says or calls next.
     thought: String,
+    /// The tools that were called, by the ids of the calls.
+    called: HashMap<String, String>,
 }
 
 impl Conversation {
@@ -58,7 +61,14 @@ impl Conversation {
 
     /// The assistant calls a tool, in the message that it said last or else in one without a text. Templates write
     /// arguments as an object.
-    pub(super) fn call(&mut self, id: &str, name: &str, arguments: &Value) {
+    ///
+    /// # Errors
+    /// Another call has the id.
+    pub(super) fn call(&mut self, id: &str, name: &str, arguments: &Value) -> Result<(), String> {
+        if self.called.contains_key(id) {
+            return Err(format!("expected an id of its own, found {id:?} again"));
+        }
+        self.called.insert(id.to_owned(), name.to_owned());
         let last = self.messages.last_mut();
         let last = last.filter(|last| last.role == "assistant");
         if let Some(last) = last.filter(|last| !last.extra.contains_key("reasoning_content")) {
@@ -84,13 +94,12 @@ impl Conversation {
             "type": "function",
             "function": { "name": name, "arguments": arguments },
         });
-        let Some(last) = self.messages.last_mut() else {
-            return;
-        };
-        let calls = last.extra.entry("tool_calls").or_insert_with(|| json!([]));
-        if let Some(calls) = calls.as_array_mut() {
+        let last = self.messages.last_mut();
+        let calls = last.map(|last| last.extra.entry("tool_calls").or_insert_with(|| json!([])));
+        if let Some(calls) = calls.and_then(Value::as_array_mut) {
             calls.push(call);
         }
+        Ok(())
     }
 
     /// What a call came to; the tool is known by the id of the call where it is not named.
@@ -106,7 +115,9 @@ impl Conversation {
         let name = match name {
             Some(name) => name.to_owned(),
             None => self
-                .called(id)
+                .called
+                .get(id)
+                .cloned()
                 .ok_or_else(|| format!("no tool was called with the id {id:?}"))?,
         };
         let mut message = ChatMessage::new("tool", text);
@@ -114,16 +125,6 @@ impl Conversation {
         message.extra.insert("name".into(), json!(name));
         self.push(message);
         Ok(())
-    }
-
-    /// The tool that a call was of.
-    fn called(&self, id: &str) -> Option<String> {
-        let calls = self.messages.iter().rev().filter_map(|message| {
-            let calls = message.extra.get("tool_calls")?.as_array()?;
-            calls.iter().find(|call| call["id"] == id)
-        });
-        let name = |call: &Value| call["function"]["name"].as_str().map(str::to_owned);
-        calls.filter_map(name).next()
     }
 
     /// The first call that has no result yet, of a tool where one is named: its id and the tool.
@@ -163,8 +164,8 @@ mod tests {
         all.say("user", "hi");
         all.think("a");
         all.think("b");
-        all.call("1", "f", &json!({}));
-        all.call("2", "f", &json!({}));
+        all.call("1", "f", &json!({})).unwrap();
+        all.call("2", "f", &json!({})).unwrap();
         all.result("1", None, String::new()).unwrap();
         all.think("c");
         all.say("assistant", "so");
@@ -204,8 +205,10 @@ mod tests {
     fn calls_go_into_the_message_before_and_results_find_their_tool() {
         let mut all = Conversation::default();
         all.say("user", "hi");
-        all.call("1", "f", &json!({ "a": 1 }));
-        all.call("2", "g", &json!({}));
+        all.call("1", "f", &json!({ "a": 1 })).unwrap();
+        all.call("2", "g", &json!({})).unwrap();
+        let again = all.call("1", "g", &json!({})).unwrap_err();
+        assert!(again.contains("found \"1\" again"), "{again}");
         let unanswered = |all: &Conversation, name: Option<&str>| Some(all.unanswered(name)?.0);
         assert_eq!(unanswered(&all, Some("g")).as_deref(), Some("2"));
         all.result("2", None, "two".to_owned()).unwrap();
@@ -214,7 +217,7 @@ mod tests {
         let wrong = all.result("3", None, String::new()).unwrap_err();
         assert!(wrong.contains("\"3\""), "{wrong}");
         all.say("assistant", "so");
-        all.call("4", "f", &json!(null));
+        all.call("4", "f", &json!(null)).unwrap();
         let messages = all.into_messages();
         assert_eq!(messages.len(), 4);
         assert_eq!(

@@ -4,6 +4,7 @@ use crate::serve::conversation::Conversation;
 use crate::serve::errors::Problem;
 use crate::serve::fields::only;
 use serde_json::{Map, Value};
+use std::collections::HashSet;
 
 /// Reads `system` and `messages`.
 ///
@@ -37,6 +38,8 @@ pub(super) fn read(body: &Map<String, Value>) -> Result<Conversation, Problem> {
 struct Said {
     role: &'static str,
     lines: Vec<String>,
+    /// The calls that have a result.
+    answered: HashSet<String>,
 }
 
 impl Said {
@@ -160,7 +163,8 @@ fn read_message(
                     Problem::field(format!("{place}.input"), "expected an object")
                 })?;
                 said.flush(all);
-                all.call(id, name, &block["input"]);
+                all.call(id, name, &block["input"])
+                    .map_err(|why| Problem::field(format!("{place}.id"), why))?;
             }
             (Some("thinking"), "assistant") => {
                 let thought = block["thinking"].as_str();
@@ -172,7 +176,11 @@ fn read_message(
             }
             (Some("tool_result"), "user") => {
                 said.flush(all);
-                read_result(block, &place, all)?;
+                let id = read_result(block, &place, all)?;
+                if !said.answered.insert(id.to_owned()) {
+                    let what = format!("expected one result of each call, found {id:?} again");
+                    return Err(Problem::field(format!("{place}.tool_use_id"), what));
+                }
             }
             _ => said.lines.push(text_of(block, &place)?),
         }
@@ -180,7 +188,12 @@ fn read_message(
     Ok(())
 }
 
-fn read_result(block: &Value, place: &str, all: &mut Conversation) -> Result<(), Problem> {
+/// The result of a call; gives the id of that.
+fn read_result<'a>(
+    block: &'a Value,
+    place: &str,
+    all: &mut Conversation,
+) -> Result<&'a str, Problem> {
     let id = part(block, "tool_use_id", place)?;
     let mut said = match &block["content"] {
         Value::Null => String::new(),
@@ -196,7 +209,8 @@ fn read_result(block: &Value, place: &str, all: &mut Conversation) -> Result<(),
         }
     }
     all.result(id, None, said)
-        .map_err(|why| Problem::field(format!("{place}.tool_use_id"), why))
+        .map_err(|why| Problem::field(format!("{place}.tool_use_id"), why))?;
+    Ok(id)
 }
 
 fn part<'a>(block: &'a Value, name: &str, place: &str) -> Result<&'a str, Problem> {
@@ -263,10 +277,11 @@ mod tests {
                     { "type": "thinking", "thinking": "hm", "signature": "" },
                     { "type": "text", "text": "let me see" },
                     { "type": "tool_use", "id": "t1", "name": "f", "input": { "x": 1 } },
+                    { "type": "tool_use", "id": "t2", "name": "f", "input": {} },
                 ] },
                 { "role": "user", "content": [
                     { "type": "tool_result", "tool_use_id": "t1", "content": [{ "type": "text", "text": "2" }] },
-                    { "type": "tool_result", "tool_use_id": "t1", "is_error": true },
+                    { "type": "tool_result", "tool_use_id": "t2", "is_error": true },
                     { "type": "text", "text": "so?" },
                 ] },
             ],
@@ -301,6 +316,51 @@ mod tests {
         for content in [json!(""), json!([])] {
             let messages = of(json!({ "messages": [{ "role": "user", "content": content }] }));
             assert_eq!(messages.unwrap(), [ChatMessage::new("user", "")]);
+        }
+    }
+
+    #[test]
+    fn each_call_has_an_id_of_its_own_and_one_result() {
+        let call = |id: &str| json!({ "type": "tool_use", "id": id, "name": "f", "input": {} });
+        let result = |id: &str| json!({ "type": "tool_result", "tool_use_id": id, "content": "x" });
+        let turns = |blocks: &[Vec<Value>]| {
+            let roles = ["assistant", "user"].into_iter().cycle();
+            let turns = blocks.iter().zip(roles);
+            let turns = turns.map(|(blocks, role)| json!({ "role": role, "content": blocks }));
+            of(json!({ "messages": turns.collect::<Vec<_>>() }))
+        };
+        let fine = turns(&[
+            vec![call("1"), call("2")],
+            vec![result("2"), result("1")],
+            vec![call("3")],
+            vec![result("3")],
+        ]);
+        assert_eq!(fine.unwrap().len(), 5);
+        for (blocks, said) in [
+            (
+                vec![vec![call("1"), call("1")], vec![result("1")]],
+                "`messages[0].content[1].id`: expected an id of its own, found \"1\" again",
+            ),
+            (
+                vec![
+                    vec![call("1")],
+                    vec![result("1")],
+                    vec![call("1")],
+                    vec![result("1")],
+                ],
+                "`messages[2].content[0].id`: expected an id of its own",
+            ),
+            (
+                vec![vec![call("1")], vec![result("1"), result("1")]],
+                "`messages[1].content[1].tool_use_id`: expected one result of each call, found \"1\" again",
+            ),
+            (
+                vec![vec![call("1")], vec![result("2")]],
+                "`messages[1].content[0].tool_use_id`: no tool was called with the id \"2\"",
+            ),
+        ] {
+            let message = turns(&blocks).unwrap_err();
+            assert!(message.contains(said), "{message}");
         }
     }
 

@@ -166,7 +166,8 @@ fn messages(value: &Value) -> Result<Conversation, Problem> {
                 let what = "expected functions with a name and arguments, an object";
                 return Err(Problem::field(place(".tool_calls"), what));
             };
-            all.call(&format!("call_{calls}"), name, &function["arguments"]);
+            all.call(&format!("call_{calls}"), name, &function["arguments"])
+                .map_err(|why| Problem::field(place(".tool_calls"), why))?;
             calls += 1;
         }
     }

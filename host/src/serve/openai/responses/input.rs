@@ -67,7 +67,8 @@ fn item(value: &Value, place: &str, all: &mut Conversation) -> Result<(), Proble
                     Problem::field(format!("{place}.arguments"), what)
                 })?;
             let arguments = Value::Object(arguments);
-            all.call(part("call_id")?, part("name")?, &arguments);
+            all.call(part("call_id")?, part("name")?, &arguments)
+                .map_err(|why| Problem::field(format!("{place}.call_id"), why))?;
         }
         Some("reasoning") => {
             for name in ["content", "summary"] {
@@ -221,7 +222,22 @@ mod tests {
             ),
             (
                 json!([{ "type": "function_call_output", "call_id": "1", "output": "x" }]),
-                "no tool was called",
+                "`input[0].call_id`: no tool was called",
+            ),
+            (
+                json!([
+                    { "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}" },
+                    { "type": "function_call_output", "call_id": "1", "output": "x" },
+                    { "type": "function_call", "call_id": "1", "name": "g", "arguments": "{}" },
+                ]),
+                "`input[2].call_id`: expected an id of its own, found \"1\" again",
+            ),
+            (
+                json!([
+                    { "type": "function_call_output", "call_id": "1", "output": "x" },
+                    { "type": "function_call", "call_id": "1", "name": "f", "arguments": "{}" },
+                ]),
+                "`input[0].call_id`: no tool was called",
             ),
         ] {
             let body = json!({ "input": input });
