@@ -26,6 +26,7 @@ use super::tools::{Held, Tools};
 use crate::nearest::nearest;
 use backplane_plugin_api::types::GenerateOptions;
 use serde_json::{Map, Value};
+use values::{Amiss, of_field};
 
 /// Which request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,12 +101,12 @@ impl Asked {
     }
 }
 
-type Set = fn(&mut Asked, &Value) -> Result<(), String>;
+type Set = fn(&mut Asked, &Value) -> Result<(), Amiss>;
 
 /// What becomes of a field.
 #[derive(Clone, Copy)]
 enum Does {
-    /// Honoured; the error says what was expected.
+    /// Honoured; the error says what was expected, and where.
     Honoured(Set),
     /// Read by the endpoint itself.
     Content,
@@ -169,7 +170,7 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
     asked
         .tools
         .check()
-        .map_err(|why| Problem::field("tool_choice", why))?;
+        .map_err(|why| Wrong::Value(why).at("tool_choice"))?;
     if asked.held_twice {
         let why = "expected no `response_format` but `text` with it: a reply follows one of them";
         return Err(Problem::field("grammar", why));
@@ -196,16 +197,20 @@ pub(super) fn read(endpoint: Endpoint, body: &Map<String, Value>) -> Result<Aske
 
 /// Why a field can't be.
 enum Wrong {
-    Value(String),
-    Unsupported(String),
+    Value(Amiss),
+    Unsupported(Amiss),
 }
 
 impl Wrong {
     /// The problem of a request that has the field there.
     fn at(self, place: &str) -> Problem {
         match self {
-            Self::Value(why) => Problem::field(place, why),
-            Self::Unsupported(why) => Problem::unsupported(place, why),
+            Self::Value(Amiss { place: within, why }) => {
+                Problem::field(format!("{place}{within}"), why)
+            }
+            Self::Unsupported(Amiss { place: within, why }) => {
+                Problem::unsupported(format!("{place}{within}"), why)
+            }
         }
     }
 }
@@ -249,7 +254,7 @@ fn set(endpoint: Endpoint, name: &str, value: &Value, asked: &mut Asked) -> Resu
     let Some(field) = fields().find(|field| field.name == name) else {
         let near = nearest(name, fields().map(|field| field.name));
         let near = near.map_or(String::new(), |near| format!("; did you mean `{near}`?"));
-        return Err(Wrong::Unsupported(format!("no such field{near}")));
+        return Err(Wrong::Unsupported(format!("no such field{near}").into()));
     };
     // OpenAI's clients write null for what is not given.
     if value.is_null() {
@@ -259,19 +264,19 @@ fn set(endpoint: Endpoint, name: &str, value: &Value, asked: &mut Asked) -> Resu
         Does::Honoured(set) => set(asked, value).map_err(Wrong::Value),
         Does::Refused(asks_nothing) if !asks_nothing(value) => {
             let message = format!("can't be honoured: {}", field.about);
-            Err(Wrong::Unsupported(message))
+            Err(Wrong::Unsupported(message.into()))
         }
         Does::Refused(_) | Does::NoEffect | Does::Content => Ok(()),
     }
 }
 
 /// Reads the fields of an object in a field.
-fn nested(endpoint: Endpoint, value: &Value, asked: &mut Asked) -> Result<(), String> {
+fn nested(endpoint: Endpoint, value: &Value, asked: &mut Asked) -> Result<(), Amiss> {
     let what = || values::expected("an object", value);
     for (name, value) in value.as_object().ok_or_else(what)? {
         set(endpoint, name, value, asked).map_err(|wrong| {
             let (Wrong::Value(why) | Wrong::Unsupported(why)) = wrong;
-            format!("`{name}`: {why}")
+            of_field(name, why)
         })?;
     }
     Ok(())

@@ -43,6 +43,20 @@ many = client.embed(model=model, input=["The sky is blue", "Grass is green"])
 assert len(many.embeddings) == 2 and many.prompt_eval_count > 4
 short = client.embed(model=model, input="The sky is blue", dimensions=16).embeddings[0]
 assert len(short) == 16 and abs(math.sqrt(sum(value * value for value in short)) - 1) < 1e-3
+# Whole numbers may be written as others are; what is too long is cut unless that is forbidden.
+floats = dict(model=model, prompt="The capital of France is", raw=True)
+floating = client.generate(**floats, options={"temperature": 0, "num_predict": 6.0, "seed": 1.0, "top_k": 40.0, "num_ctx": 512.0, "repeat_last_n": -1.0})
+assert floating.response == raw.response and floating.eval_count <= 6, floating
+long = "The sky is blue. " * 3000
+assert client.embed(model=model, input=["The sky is blue", "Grass is green"], truncate=True).embeddings == many.embeddings
+assert client.embed(model=model, input=["The sky is blue", "Grass is green"], truncate=False).embeddings == many.embeddings
+cut = client.embed(model=model, input=[long, "Grass is green"], keep_alive=600.0)
+assert cut.embeddings[1] == many.embeddings[1] and cut.prompt_eval_count > 1000, cut.prompt_eval_count
+assert client.embed(model=model, input=long, truncate=True).embeddings[0] == cut.embeddings[0]
+for nothing in ([], ""):
+    empty = client.embed(model=model, input=nothing)
+    assert list(empty.embeddings) == [] and empty.model == model, empty
+assert client.embed(model=model, input="The sky is blue", dimensions=0).embeddings[0] == many.embeddings[0]
 assert client.embeddings(model=model, prompt="The sky is blue").embedding == many.embeddings[0]
 
 # Structured output.
@@ -95,6 +109,10 @@ refused(404, lambda: client.chat(model="another", messages=user))
 assert "/api/pull" in refused(404, lambda: client.pull("another")).error
 assert "top_k" in refused(400, lambda: client.chat(model=model, messages=user, options={"top_k": "x"})).error
 assert "num_ctx" in refused(400, lambda: client.chat(model=model, messages=user, options={"num_ctx": 1 << 20}, stream=True)).error
+for wrong in ({"num_predict": 2.5}, {"seed": 0.5}, {"num_predict": -3.0}, {"num_predict": 1e300}, {"seed": "1"}):
+    assert list(wrong)[0] in refused(400, lambda: client.chat(model=model, messages=user, options=wrong)).error
+refused(400, lambda: client.embed(model=model, input=long, truncate=False))
+refused(400, lambda: client.embed(model=model, input="x", dimensions=1 << 20))
 refused(400, lambda: client.chat(model=model, messages=user, keep_alive="soon"))
 assert "mirostat" in refused(400, lambda: client.generate(model=model, prompt="x", options={"mirostat": 1})).error
 refused(400, lambda: client.chat(model=model, messages=[{"role": "user", "content": "word " * 20000}], stream=True))

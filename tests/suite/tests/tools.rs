@@ -257,35 +257,39 @@ fn wrong_schemas(server: &Server, id: &str) {
     let endless = json!({ "type": "json_schema", "json_schema": { "schema": itself } });
     let with = |parameters: Value| json!([{ "type": "function", "function": { "name": "tides", "parameters": parameters } }]);
     for (more, param, place) in [
-        (json!({ "tools": [bad] }), "tools", place),
+        (
+            json!({ "tools": [bad] }),
+            "tools[0].function.parameters",
+            place,
+        ),
         (
             json!({ "response_format": endless }),
-            "response_format",
+            "response_format.json_schema.schema",
             "/response_format/json_schema/schema/properties/next: no finite text satisfies it",
         ),
         (
             json!({ "tools": with(itself) }),
-            "tools",
+            "tools[0].function.parameters",
             "`tides` is left out: /tools/0/function/parameters/properties/next: no finite text satisfies it",
         ),
         (
             json!({ "tools": with(json!({ "type": "string" })) }),
-            "tools",
+            "tools[0].function.parameters",
             "`tides` is left out: /tools/0/function/parameters/type: expected an object's schema, as arguments are objects, found \"string\"",
         ),
         (
             json!({ "tools": with(json!({ "enum": [1] })), "tool_choice": "required" }),
-            "tools",
+            "tools[0].function.parameters",
             "`tides` is left out: /tools/0/function/parameters: no text satisfies it",
         ),
         (
             json!({ "tools": [weather(), bad], "tool_choice": { "type": "function", "function": { "name": "tides" } } }),
-            "tools",
+            "tools[1].function.parameters",
             "/tools/1/function/parameters/properties/place",
         ),
         (
             json!({ "response_format": format }),
-            "response_format",
+            "response_format.json_schema.schema",
             "/response_format/json_schema/schema/items",
         ),
         (json!({ "grammar": { "regex": "(" } }), "grammar", ""),
@@ -369,7 +373,7 @@ fn refusals(server: &Server, id: &str) {
         (
             "completions",
             json!({ "prompt": "x", "grammar": { "json_schema": { "$ref": "#" } } }),
-            "grammar",
+            "grammar.json_schema",
         ),
         ("responses", json!({ "input": huge }), "input"),
         ("embeddings", json!({ "input": [u32::MAX] }), "input"),

@@ -2,7 +2,7 @@
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
 use super::openai::{seed, template};
-use super::values::{boolean, expected, is_empty, number, text, whole};
+use super::values::{Amiss, boolean, expected, is_empty, number, of_field, of_item, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools::{self, Choice, Held, To, Tool};
 use serde_json::{Map, Value, json};
@@ -53,19 +53,20 @@ pub(super) const FIELDS: &[Field] = &[
         about: "variables for the model's chat template, such as `enable_thinking` (not Anthropic's)" },
 ];
 
-fn stop_sequences(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn stop_sequences(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an array of up to 16 texts that are not empty";
     let many = value.as_array().filter(|many| many.len() <= 16);
     let many = many.ok_or_else(|| expected(what, value))?;
-    let one = |value: &Value| {
+    let one = |(index, value): (usize, &Value)| {
         let text = value.as_str().filter(|text| !text.is_empty());
-        text.map(str::to_owned).ok_or_else(|| expected(what, value))
+        text.map(str::to_owned)
+            .ok_or_else(|| of_item(index, expected(what, value)))
     };
-    asked.generate.stop = many.iter().map(one).collect::<Result<_, _>>()?;
+    asked.generate.stop = many.iter().enumerate().map(one).collect::<Result<_, _>>()?;
     Ok(())
 }
 
-fn output_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn output_config(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an object with `format`";
     for (name, value) in value.as_object().ok_or_else(|| expected(what, value))? {
         match name.as_str() {
@@ -73,11 +74,11 @@ fn output_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
             "format" => {
                 if value["type"] != "json_schema" || !value["schema"].is_object() {
                     let what = "the type `json_schema` with a `schema`, an object";
-                    return Err(format!("`format`: {}", expected(what, value)));
+                    return Err(of_field(name, expected(what, value)));
                 }
                 let mut keys = value.as_object().into_iter().flat_map(Map::keys);
                 if let Some(other) = keys.find(|key| !["type", "schema"].contains(&key.as_str())) {
-                    return Err(format!("`format.{other}`: no such field"));
+                    return Err(of_field(name, of_field(other, "no such field".to_owned())));
                 }
                 asked.hold(Some(Held {
                     to: To::Schema(value["schema"].clone()),
@@ -85,52 +86,52 @@ fn output_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
                     place: "/output_config/format/schema",
                 }));
             }
-            "effort" => return Err("`effort`: can't be honoured".to_owned()),
-            other => return Err(format!("`{other}`: no such option")),
+            "effort" => return Err(of_field(name, "can't be honoured".to_owned())),
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     Ok(())
 }
 
-fn thinking(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn thinking(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an object of the type disabled, enabled or adaptive";
     let wrong = || expected(what, value);
     for (name, value) in value.as_object().ok_or_else(wrong)? {
         match name.as_str() {
             "type" => {}
             "budget_tokens" => {
-                whole(value, 1, u32::MAX).map_err(|why| format!("`{name}`: {why}"))?;
+                whole(value, 1, u32::MAX).map_err(|why| of_field(name, why))?;
             }
             "display" if value.is_null() || value.is_string() => {}
-            other => return Err(format!("`{other}`: no such option")),
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     let on = match value["type"].as_str() {
         Some("disabled") => false,
         Some("enabled" | "adaptive") => true,
-        _ => return Err(wrong()),
+        _ => return Err(wrong().into()),
     };
     asked.set_template("enable_thinking", json!(on));
     Ok(())
 }
 
-fn offered(value: &Value) -> Result<Vec<Tool>, String> {
+fn offered(value: &Value) -> Result<Vec<Tool>, Amiss> {
     let what = "an array of up to 128 tools";
     let all = value.as_array().filter(|all| all.len() <= 128);
     let all = all.ok_or_else(|| expected(what, value))?;
     let mut tools: Vec<Tool> = Vec::new();
     for (index, one) in all.iter().enumerate() {
-        let at = |why: String| format!("[{index}]: {why}");
-        let tool = tool(index, one).map_err(at)?;
+        let tool = tool(index, one).map_err(|why| of_item(index, why))?;
         if tools.iter().any(|other| other.name == tool.name) {
-            return Err(at(format!("there are two tools named `{}`", tool.name)));
+            let why = format!("there are two tools named `{}`", tool.name);
+            return Err(of_item(index, of_field("name", why)));
         }
         tools.push(tool);
     }
     Ok(tools)
 }
 
-fn tool(index: usize, value: &Value) -> Result<Tool, String> {
+fn tool(index: usize, value: &Value) -> Result<Tool, Amiss> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object", value))?;
@@ -138,9 +139,8 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
     for (key, value) in object {
         let what = match key.as_str() {
             "type" if value != "custom" && !value.is_null() => {
-                return Err(format!(
-                    "can't be honoured: there is no tool of the type {value}"
-                ));
+                let why = format!("can't be honoured: there is no tool of the type {value}");
+                return Err(of_field(key, why));
             }
             "name" | "type" | "cache_control" | "input_examples" => continue,
             "description" if !(value.is_string() || value.is_null()) => "a text",
@@ -152,10 +152,10 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
             }
             "description" | "input_schema" | "strict" | "eager_input_streaming" => continue,
             "defer_loading" if *value != Value::Bool(true) => continue,
-            "defer_loading" => return Err("`defer_loading`: can't be honoured".to_owned()),
-            other => return Err(format!("`{other}`: no such field of a tool")),
+            "defer_loading" => return Err(of_field(key, "can't be honoured".to_owned())),
+            other => return Err(of_field(other, "no such field of a tool".to_owned())),
         };
-        return Err(format!("`{key}`: {}", expected(what, value)));
+        return Err(of_field(key, expected(what, value)));
     }
     Ok(Tool {
         name,
@@ -165,14 +165,16 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
     })
 }
 
-fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let wrong = || expected("an object of the type auto, any, tool or none", value);
     let object = value.as_object().ok_or_else(wrong)?;
     for (key, value) in object {
         match key.as_str() {
             "type" | "name" => {}
-            "disable_parallel_tool_use" => asked.tools.parallel = !boolean(value)?,
-            other => return Err(format!("`{other}`: no such option")),
+            "disable_parallel_tool_use" => {
+                asked.tools.parallel = !boolean(value).map_err(|why| of_field(key, why))?
+            }
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     asked.tools.choice = match value["type"].as_str() {
@@ -180,7 +182,7 @@ fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
         Some("any") => Choice::Required,
         Some("none") => Choice::None,
         Some("tool") => Choice::Named(tools::name(&value["name"])?),
-        _ => return Err(wrong()),
+        _ => return Err(wrong().into()),
     };
     Ok(())
 }

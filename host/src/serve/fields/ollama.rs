@@ -2,11 +2,12 @@
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
 use super::openai::{effort, seed, stop};
-use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
+use super::values::{Amiss, boolean, expected, is_empty, is_false, number, text, whole};
 use super::{Asked, Endpoint, Field};
 use crate::manifest::KeepAlive;
 use crate::serve::tools::{self, Held, To};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 const CHAT: &[Endpoint] = &[Endpoint::OllamaChat];
 const GENERATE: &[Endpoint] = &[Endpoint::OllamaGenerate];
@@ -41,6 +42,8 @@ pub(in crate::serve) struct Ollama {
     pub(in crate::serve) keep: Option<KeepAlive>,
     /// How many numbers of an embedding.
     pub(in crate::serve) dimensions: Option<u32>,
+    /// Whether a text that is too long is refused, and not cut.
+    pub(in crate::serve) whole: bool,
 }
 
 #[rustfmt::skip]
@@ -67,13 +70,14 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "logprobs", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.wants_logprobs = v)), about: "log probabilities of the tokens" },
     Field { name: "top_logprobs", on: BOTH, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
         about: "of how many of the likeliest, 0 to 20; needs `logprobs`" },
-    Field { name: "input", on: EMBED, does: Content, about: "a text, or an array of up to 2048; required" },
+    Field { name: "input", on: EMBED, does: Content, about: "a text, or an array of up to 2048; where there is none, or the text is empty, the model is loaded" },
     Field { name: "prompt", on: EMBEDDINGS, does: Content, about: "a text; required" },
-    Field { name: "dimensions", on: EMBED, does: Honoured(|it, v| whole(v, 1, u32::MAX).map(|v| it.ollama.dimensions = Some(v))),
-        about: "how many numbers of each vector are kept, the first; what is kept has the length 1 again" },
+    Field { name: "dimensions", on: EMBED, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.ollama.dimensions = Some(v).filter(|v| *v > 0))),
+        about: "how many numbers of each vector are kept, the first; what is kept has the length 1 again; more than there are is refused; 0: all" },
     Field { name: "options", on: VECTORS, does: Honoured(|it, v| super::nested(Endpoint::OllamaOptions, v, it)),
         about: "the table below; what concerns replies has no effect" },
-    Field { name: "truncate", on: EMBED, does: Refused(is_false), about: "nothing is cut: what is longer than the context is refused" },
+    Field { name: "truncate", on: EMBED, does: Honoured(|it, v| boolean(v).map(|v| it.ollama.whole = !v)),
+        about: "whether the end is cut off a text that is longer than the context; it is unless this is false, which has it refused" },
     Field { name: "truncate", on: BOTH, does: Refused(is_false), about: "nothing is cut: what is longer than the context is refused" },
     Field { name: "shift", on: BOTH, does: Refused(is_false), about: "nothing is left out where the context is full" },
     Field { name: "keep_alive", on: LOADING, does: Honoured(keep_alive),
@@ -89,16 +93,16 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "num_predict", on: OPTIONS, does: Honoured(num_predict), about: "most tokens of a reply; −1 (the default) and −2: up to the end of the context" },
     Field { name: "temperature", on: OPTIONS, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
         about: "0 always takes the likeliest token; the backend's default unless given, here and below" },
-    Field { name: "top_k", on: OPTIONS, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.sampling.top_k = Some(v))), about: "keeps that many of the likeliest tokens; 0 keeps all" },
+    Field { name: "top_k", on: OPTIONS, does: Honoured(|it, v| whole(&settled(v), 0, u32::MAX).map(|v| it.generate.sampling.top_k = Some(v))), about: "keeps that many of the likeliest tokens; 0 keeps all" },
     Field { name: "top_p", on: OPTIONS, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.top_p = Some(v))), about: "keeps the likeliest tokens whose probabilities reach it" },
     Field { name: "min_p", on: OPTIONS, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.min_p = Some(v))), about: "drops tokens less likely than that share of the likeliest" },
     Field { name: "repeat_penalty", on: OPTIONS, does: Honoured(|it, v| number(v, f32::MIN_POSITIVE, f32::MAX).map(|v| it.generate.sampling.repeat_penalty = Some(v))), about: "divides the logits of tokens that were there lately; 1 is off" },
     Field { name: "repeat_last_n", on: OPTIONS, does: Honoured(repeat_last_n), about: "how many tokens the penalties look back; −1 is all" },
     Field { name: "presence_penalty", on: OPTIONS, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.presence_penalty = Some(v))), about: "taken off tokens that were there" },
     Field { name: "frequency_penalty", on: OPTIONS, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.frequency_penalty = Some(v))), about: "taken off tokens for each time that they were there" },
-    Field { name: "seed", on: OPTIONS, does: Honoured(seed), about: "the same seed gives the same reply" },
+    Field { name: "seed", on: OPTIONS, does: Honoured(|it, v| seed(it, &settled(v))), about: "the same seed gives the same reply" },
     Field { name: "stop", on: OPTIONS, does: Honoured(stop), about: "a text, or up to 16, before which the reply ends" },
-    Field { name: "num_ctx", on: OPTIONS, does: Honoured(|it, v| whole(v, 1, u32::MAX).map(|v| it.ollama.context = Some(v))),
+    Field { name: "num_ctx", on: OPTIONS, does: Honoured(|it, v| whole(&settled(v), 1, u32::MAX).map(|v| it.ollama.context = Some(v))),
         about: "the context that the model is to have at least: a longer one than it was loaded with is refused" },
     Field { name: "mirostat", on: OPTIONS, does: Refused(is_zero), about: "there is no such sampling" },
     Field { name: "mirostat_tau", on: OPTIONS, does: NoEffect, about: "of `mirostat`" },
@@ -121,30 +125,30 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "embedding_only", on: OPTIONS, does: Refused(is_false), about: "models are loaded whole" },
 ];
 
-fn think(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn think(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     match value {
         Value::Bool(_) => asked.set_template("enable_thinking", value.clone()),
         Value::String(word) if ["low", "medium", "high"].contains(&word.as_str()) => {
             effort(asked, value)?;
         }
-        _ => return Err(expected("true, false, `low`, `medium` or `high`", value)),
+        _ => return Err(expected("true, false, `low`, `medium` or `high`", value).into()),
     }
     Ok(())
 }
 
-fn keep_alive(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn keep_alive(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let keep = KeepAlive::from_json(value);
     let what = "seconds, or a time such as `5m`";
     asked.ollama.keep = Some(keep.ok_or_else(|| expected(what, value))?);
     Ok(())
 }
 
-fn format(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn format(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let schema = match value {
         Value::String(word) if word.is_empty() => return Ok(()),
         Value::String(word) if word == "json" => json!({ "type": "object" }),
         Value::Object(_) => value.clone(),
-        other => return Err(expected("`json`, or a JSON schema, an object", other)),
+        other => return Err(expected("`json`, or a JSON schema, an object", other).into()),
     };
     asked.hold(Some(Held {
         to: To::Schema(schema),
@@ -154,23 +158,32 @@ fn format(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// A number that may be −1 or −2.
-fn open_ended(value: &Value) -> Result<Option<u32>, String> {
-    match value.as_i64() {
-        Some(-2..=-1) => Ok(None),
-        Some(number) => u32::try_from(number)
-            .map(Some)
-            .map_err(|_| expected("a whole number from -2", value)),
-        None => Err(expected("a whole number from -2", value)),
+/// What is whole, whichever way it is written: clients of Ollama write `2.0` as well.
+fn settled(value: &Value) -> Cow<'_, Value> {
+    const MOST: f64 = (1_u64 << 53) as f64;
+    let whole = |number: &f64| number.fract() == 0.0 && number.abs() <= MOST;
+    match value.as_f64().filter(|_| value.is_f64()).filter(whole) {
+        Some(number) => Cow::Owned((number as i64).into()),
+        None => Cow::Borrowed(value),
     }
 }
 
-fn num_predict(asked: &mut Asked, value: &Value) -> Result<(), String> {
+/// A number that may be −1 or −2.
+fn open_ended(value: &Value) -> Result<Option<u32>, Amiss> {
+    let wrong = || Amiss::from(expected("a whole number from -2", value));
+    match settled(value).as_i64() {
+        Some(-2..=-1) => Ok(None),
+        Some(number) => u32::try_from(number).map(Some).map_err(|_| wrong()),
+        None => Err(wrong()),
+    }
+}
+
+fn num_predict(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     asked.generate.max_tokens = open_ended(value)?;
     Ok(())
 }
 
-fn repeat_last_n(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn repeat_last_n(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let count = open_ended(value)?.unwrap_or(u32::MAX);
     asked.generate.sampling.repeat_last_n = Some(count);
     Ok(())

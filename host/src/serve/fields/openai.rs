@@ -1,7 +1,9 @@
 //! Fields of `POST /v1/chat/completions` and `POST /v1/completions`.
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
-use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
+use super::values::{
+    Amiss, boolean, expected, is_empty, is_false, number, of_field, of_item, text, whole,
+};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools;
 use serde_json::Value;
@@ -97,14 +99,14 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "prompt_cache_retention", on: CHAT, does: NoEffect, about: "prompts are cached by what they begin with" },
 ];
 
-fn max_tokens(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn max_tokens(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let most = whole(value, 0, u32::MAX)?;
     let before = asked.generate.max_tokens;
     asked.generate.max_tokens = Some(before.map_or(most, |before| before.min(most)));
     Ok(())
 }
 
-pub(super) fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn seed(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     // A seed is 64 bits, whatever they mean.
     let seed = value.as_u64().or(value.as_i64().map(|seed| seed as u64));
     let seed = seed.ok_or_else(|| expected("a whole number of 64 bits", value))?;
@@ -112,58 +114,68 @@ pub(super) fn seed(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-pub(super) fn stop(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn stop(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "a text that is not empty, or an array of up to 16";
     let one = |value: &Value| {
         let text = value.as_str().filter(|text| !text.is_empty());
         text.map(str::to_owned).ok_or_else(|| expected(what, value))
     };
+    let item = |(index, value)| one(value).map_err(|why| of_item(index, why));
     asked.generate.stop = match value.as_array() {
-        Some(many) if many.len() <= 16 => many.iter().map(one).collect::<Result<_, _>>()?,
-        Some(_) => return Err(expected(what, value)),
+        Some(many) if many.len() <= 16 => many
+            .iter()
+            .enumerate()
+            .map(item)
+            .collect::<Result<_, _>>()?,
+        Some(_) => return Err(expected(what, value).into()),
         None => vec![one(value)?],
     };
     Ok(())
 }
 
-fn stop_tokens(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn stop_tokens(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let many = value.as_array().filter(|many| many.len() <= 1024);
     let many = many.ok_or_else(|| expected("an array of up to 1024 token ids", value))?;
-    let ids = many.iter().map(|one| whole(one, 0, u32::MAX));
+    let one = |(index, one)| whole(one, 0, u32::MAX).map_err(|why| of_item(index, why));
+    let ids = many.iter().enumerate().map(one);
     asked.generate.stop_tokens = ids.collect::<Result<_, _>>()?;
     Ok(())
 }
 
-fn logit_bias(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn logit_bias(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an object of numbers from -100 to 100 by token ids";
     let object = value.as_object().ok_or_else(|| expected(what, value))?;
     let one = |(id, bias): (&String, &Value)| {
-        let id = id.parse::<u32>().map_err(|_| expected(what, value))?;
-        number(bias, -100.0, 100.0).map(|bias| (id, bias))
+        let token = id.parse::<u32>().map_err(|_| expected(what, value))?;
+        let bias = number(bias, -100.0, 100.0).map_err(|why| of_field(id, why))?;
+        Ok::<_, Amiss>((token, bias))
     };
     asked.generate.sampling.logit_bias = object.iter().map(one).collect::<Result<_, _>>()?;
     Ok(())
 }
 
-pub(super) fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn stream_options(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an object with `include_usage`";
     let object = value.as_object().ok_or_else(|| expected(what, value))?;
     for (name, value) in object {
         match name.as_str() {
-            "include_usage" => asked.usage = value.is_null() || boolean(value)?,
+            "include_usage" => {
+                asked.usage =
+                    value.is_null() || boolean(value).map_err(|why| of_field(name, why))?
+            }
             "include_obfuscation" => {}
-            other => return Err(format!("`{other}`: no such option")),
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     Ok(())
 }
 
 /// How much a model is to think, for templates that know of it.
-pub(super) fn effort(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn effort(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "`none`, `minimal`, `low`, `medium`, `high` or `xhigh`";
     let word = value.as_str().unwrap_or_default();
     if !["none", "minimal", "low", "medium", "high", "xhigh"].contains(&word) {
-        return Err(expected(what, value));
+        return Err(expected(what, value).into());
     }
     if word != "none" {
         asked.set_template("reasoning_effort", value.clone());
@@ -172,16 +184,16 @@ pub(super) fn effort(asked: &mut Asked, value: &Value) -> Result<(), String> {
     Ok(())
 }
 
-fn reasoning_format(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn reasoning_format(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     asked.tools.as_written = match value.as_str() {
         Some("none") => true,
         Some("auto" | "deepseek") => false,
-        _ => return Err(expected("`auto`, `deepseek` or `none`", value)),
+        _ => return Err(expected("`auto`, `deepseek` or `none`", value).into()),
     };
     Ok(())
 }
 
-pub(super) fn template(asked: &mut Asked, value: &Value) -> Result<(), String> {
+pub(super) fn template(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object", value))?;

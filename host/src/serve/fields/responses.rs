@@ -2,7 +2,9 @@
 
 use super::Does::{Content, Honoured, NoEffect, Refused};
 use super::openai::{effort, seed, stream_options, template};
-use super::values::{boolean, expected, is_empty, is_false, number, text, whole};
+use super::values::{
+    Amiss, boolean, expected, is_empty, is_false, number, of_field, of_item, text, whole,
+};
 use super::{Asked, Endpoint, Field};
 use crate::serve::tools::{self, Choice, Held, Tool};
 use serde_json::{Map, Value, json};
@@ -61,14 +63,14 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "prompt_cache_retention", on: RESPONSES, does: NoEffect, about: "prompts are cached by what they begin with" },
 ];
 
-fn reasoning(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn reasoning(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object with `effort`", value))?;
     for (name, value) in object {
         match name.as_str() {
             "effort" if value.is_null() => {}
-            "effort" => effort(asked, value).map_err(|why| format!("`effort`: {why}"))?,
+            "effort" => effort(asked, value).map_err(|why| of_field(name, why))?,
             "summary" | "generate_summary"
                 if value.is_null()
                     || value == "auto"
@@ -76,37 +78,38 @@ fn reasoning(asked: &mut Asked, value: &Value) -> Result<(), String> {
                     || value == "detailed" => {}
             "summary" | "generate_summary" => {
                 let what = "`auto`, `concise` or `detailed`";
-                return Err(format!("`{name}`: {}", expected(what, value)));
+                return Err(of_field(name, expected(what, value)));
             }
-            other => return Err(format!("`{other}`: no such option")),
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     Ok(())
 }
 
 /// They are told with it, whatever is included.
-fn top_logprobs(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn top_logprobs(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     asked.top_logprobs = Some(whole(value, 0, 20)?);
     asked.wants_logprobs = true;
     Ok(())
 }
 
-fn include(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn include(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let what = "an array of `message.output_text.logprobs`";
-    for one in value.as_array().ok_or_else(|| expected(what, value))? {
+    let all = value.as_array().ok_or_else(|| expected(what, value))?;
+    for (index, one) in all.iter().enumerate() {
         // What is thought is told open, and taken back so.
         if one == "reasoning.encrypted_content" {
             continue;
         }
         if one != "message.output_text.logprobs" {
-            return Err(format!("can't be honoured: {one}"));
+            return Err(of_item(index, format!("can't be honoured: {one}")));
         }
         asked.wants_logprobs = true;
     }
     Ok(())
 }
 
-fn text_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn text_config(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let object = value
         .as_object()
         .ok_or_else(|| expected("an object", value))?;
@@ -118,8 +121,8 @@ fn text_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
                     Some("json_schema") => in_object(value, "json_schema"),
                     _ => value.clone(),
                 };
-                let held = tools::read_format(&of_chat);
-                let held = held.map_err(|why| format!("`format`: {why}"))?;
+                let held = tools::read_format(&of_chat)
+                    .map_err(|why| of_field(name, flat(why, "json_schema")))?;
                 asked.hold(held.map(|held| Held {
                     field: "text",
                     place: "/text/format/schema",
@@ -127,8 +130,13 @@ fn text_config(asked: &mut Asked, value: &Value) -> Result<(), String> {
                 }));
             }
             "verbosity" if value.is_null() || value == "medium" => {}
-            "verbosity" => return Err("`verbosity`: can't be honoured: only `medium`".to_owned()),
-            other => return Err(format!("`{other}`: no such option")),
+            "verbosity" => {
+                return Err(of_field(
+                    name,
+                    "can't be honoured: only `medium`".to_owned(),
+                ));
+            }
+            other => return Err(of_field(other, "no such option".to_owned())),
         }
     }
     Ok(())
@@ -143,29 +151,36 @@ fn in_object(value: &Value, name: &str) -> Value {
     json!({ "type": value["type"], name: inner })
 }
 
+/// Where a fault lies in what chats have in an object of its own.
+fn flat(amiss: Amiss, name: &str) -> Amiss {
+    let place = amiss.place.replacen(&format!(".{name}"), "", 1);
+    Amiss { place, ..amiss }
+}
+
 fn as_of_chat(value: &Value) -> Value {
     in_object(value, "function")
 }
 
-fn offered(value: &Value) -> Result<Vec<Tool>, String> {
+fn offered(value: &Value) -> Result<Vec<Tool>, Amiss> {
     let functions = value
         .as_array()
         .map(|all| all.iter().map(as_of_chat).collect());
-    let mut tools = tools::read(functions.as_ref().unwrap_or(value))?;
+    let tools = tools::read(functions.as_ref().unwrap_or(value));
+    let mut tools = tools.map_err(|why| flat(why, "function"))?;
     for (index, tool) in tools.iter_mut().enumerate() {
         tool.place = format!("/tools/{index}/parameters");
     }
     Ok(tools)
 }
 
-fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     let of_chat = match value["type"].as_str() {
         Some("function") => as_of_chat(value),
         Some("allowed_tools") => {
             let mut keys = value.as_object().into_iter().flat_map(Map::keys);
             if let Some(other) = keys.find(|key| !["type", "mode", "tools"].contains(&key.as_str()))
             {
-                return Err(format!("`{other}`: no such field of a choice"));
+                return Err(of_field(other, "no such field of a choice".to_owned()));
             }
             let names = value["tools"].as_array();
             let names: Option<Value> = names.map(|all| all.iter().map(as_of_chat).collect());
@@ -173,7 +188,8 @@ fn tool_choice(asked: &mut Asked, value: &Value) -> Result<(), String> {
         }
         _ => value.clone(),
     };
-    tools::read_choice(&of_chat, &mut asked.tools)
+    let read = tools::read_choice(&of_chat, &mut asked.tools);
+    read.map_err(|why| flat(flat(why, "function"), "allowed_tools"))
 }
 
 /// A choice as responses tell it.

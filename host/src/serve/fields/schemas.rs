@@ -183,10 +183,12 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
         (_, "chat_template_kwargs") => json!({ "type": "object" }),
         (_, "encoding_format") => only(json!(["float", "base64"])),
         (_, "pooling") => only(json!(["mean", "last", "cls"])),
+        (OllamaEmbed, "dimensions") => count(),
         (_, "dimensions" | "num_ctx") => whole(1, u32::MAX.into()),
         (_, "options") => body(Endpoint::OllamaOptions),
         // What is refused unless it asks for nothing.
         (_, "best_of") => only(json!([1])),
+        (OllamaEmbed, "truncate") => truth(),
         (_, "echo" | "store" | "truncate" | "shift") => only(json!([false])),
         (_, "logits_all" | "vocab_only" | "embedding_only") => only(json!([false])),
         (_, "add_generation_prompt" | "penalize_newline") => only(json!([true])),

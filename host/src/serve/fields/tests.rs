@@ -96,11 +96,239 @@ fn what_responses_include_by_the_number_of_others() {
     }
     let format = json!({ "type": "json_object", "schema": {}, "foo": 1 });
     let body = json!({ "model": "m", "text": { "format": format } });
-    assert!(wrong(Endpoint::Responses, &body).contains("`foo`: no such field"));
+    assert!(wrong(Endpoint::Responses, &body).contains("`text.format.foo`: no such field"));
     let config = json!({ "format": { "type": "json_schema", "schema": {}, "foo": 1 } });
     let body = json!({ "model": "m", "max_tokens": 1, "output_config": config });
     let message = wrong(Endpoint::Messages, &body);
-    assert!(message.contains("`format.foo`: no such field"), "{message}");
+    assert!(
+        message.contains("`output_config.format.foo`: no such field"),
+        "{message}"
+    );
+}
+
+#[test]
+fn what_is_wrong_within_a_field_is_named_by_its_way() {
+    use Endpoint::{Chat, Completions, Messages, OllamaChat, Responses};
+    let function = |parameters: Value| json!({ "name": "f", "parameters": parameters });
+    let tool = |function: Value| json!({ "type": "function", "function": function });
+    let flat = json!({ "type": "function", "name": "f", "parameters": 1 });
+    let right = tool(function(json!({})));
+    for (endpoint, field, value, param) in [
+        (Chat, "tools", json!({}), "tools"),
+        (Chat, "tools", json!([1]), "tools[0]"),
+        (Chat, "tools", json!([{}]), "tools[0].type"),
+        (Chat, "tools", json!([tool(json!(1))]), "tools[0].function"),
+        (
+            Chat,
+            "tools",
+            json!([right, tool(json!({}))]),
+            "tools[1].function.name",
+        ),
+        (
+            Chat,
+            "tools",
+            json!([right, right]),
+            "tools[1].function.name",
+        ),
+        (
+            Chat,
+            "tools",
+            json!([tool(function(json!([])))]),
+            "tools[0].function.parameters",
+        ),
+        (
+            Chat,
+            "tools",
+            json!([tool(json!({ "name": "f", "strict": 1 }))]),
+            "tools[0].function.strict",
+        ),
+        (
+            Chat,
+            "tools",
+            json!([tool(json!({ "name": "f", "foo": 1 }))]),
+            "tools[0].function.foo",
+        ),
+        (
+            Chat,
+            "tool_choice",
+            json!({ "type": "function", "function": {} }),
+            "tool_choice.function.name",
+        ),
+        (
+            Chat,
+            "tool_choice",
+            json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [{}] } }),
+            "tool_choice.allowed_tools.tools[0].function.name",
+        ),
+        (
+            Chat,
+            "response_format",
+            json!({ "type": "yaml" }),
+            "response_format.type",
+        ),
+        (
+            Chat,
+            "response_format",
+            json!({ "type": "json_schema", "json_schema": { "schema": 1 } }),
+            "response_format.json_schema.schema",
+        ),
+        (Chat, "stop", json!(["a", 1]), "stop[1]"),
+        (Chat, "logit_bias", json!({ "7": 500 }), "logit_bias.7"),
+        (
+            Chat,
+            "stream_options",
+            json!({ "include_usage": 1 }),
+            "stream_options.include_usage",
+        ),
+        (
+            Completions,
+            "stop_token_ids",
+            json!([1, -1]),
+            "stop_token_ids[1]",
+        ),
+        (Responses, "tools", json!([flat]), "tools[0].parameters"),
+        (
+            Responses,
+            "tools",
+            json!([{ "type": "function" }]),
+            "tools[0].name",
+        ),
+        (
+            Responses,
+            "tools",
+            json!([{ "type": "web_search" }]),
+            "tools[0].type",
+        ),
+        (
+            Responses,
+            "tool_choice",
+            json!({ "type": "function", "name": "a b" }),
+            "tool_choice.name",
+        ),
+        (
+            Responses,
+            "tool_choice",
+            json!({ "type": "allowed_tools", "mode": "x", "tools": [flat] }),
+            "tool_choice.mode",
+        ),
+        (
+            Responses,
+            "text",
+            json!({ "format": { "type": "json_schema", "schema": 1 } }),
+            "text.format.schema",
+        ),
+        (
+            Responses,
+            "text",
+            json!({ "verbosity": "low" }),
+            "text.verbosity",
+        ),
+        (
+            Responses,
+            "reasoning",
+            json!({ "effort": "endless" }),
+            "reasoning.effort",
+        ),
+        (
+            Responses,
+            "include",
+            json!(["message.output_text.logprobs", "x"]),
+            "include[1]",
+        ),
+        (
+            Messages,
+            "tools",
+            json!([{ "name": "f", "input_schema": 1 }]),
+            "tools[0].input_schema",
+        ),
+        (
+            Messages,
+            "tool_choice",
+            json!({ "type": "tool" }),
+            "tool_choice.name",
+        ),
+        (
+            Messages,
+            "output_config",
+            json!({ "effort": "high" }),
+            "output_config.effort",
+        ),
+        (
+            Messages,
+            "thinking",
+            json!({ "type": "enabled", "budget_tokens": 0 }),
+            "thinking.budget_tokens",
+        ),
+        (
+            Messages,
+            "stop_sequences",
+            json!(["a", ""]),
+            "stop_sequences[1]",
+        ),
+        (
+            OllamaChat,
+            "options",
+            json!({ "num_predict": 1.5 }),
+            "options.num_predict",
+        ),
+        (
+            OllamaChat,
+            "options",
+            json!({ "stop": ["a", 2] }),
+            "options.stop[1]",
+        ),
+    ] {
+        let mut body = json!({ "model": "m", "max_tokens": 1 });
+        if [Responses, OllamaChat].contains(&endpoint) {
+            body = json!({ "model": "m" });
+        }
+        body[field] = value;
+        let problem = read_body(endpoint, &body).unwrap_err().json();
+        assert_eq!(problem["error"]["param"], param, "{body}: {problem}");
+        let message = problem["error"]["message"].as_str().unwrap();
+        assert!(message.starts_with(&format!("`{param}`: ")), "{message}");
+    }
+}
+
+#[test]
+fn ollamas_options_take_whole_numbers_however_they_are_written() {
+    let of = |options: Value| {
+        let body = json!({ "model": "m", "options": options });
+        read_body(Endpoint::OllamaChat, &body)
+    };
+    let asked = of(
+        json!({ "num_predict": 2.0, "seed": -1.0, "top_k": 40.0, "num_ctx": 512.0, "repeat_last_n": -1.0 }),
+    );
+    let asked = asked.unwrap();
+    let sampling = &asked.generate.sampling;
+    assert_eq!(
+        (asked.generate.max_tokens, sampling.seed, sampling.top_k),
+        (Some(2), Some(u64::MAX), Some(40))
+    );
+    assert_eq!(
+        (asked.ollama.context, sampling.repeat_last_n),
+        (Some(512), Some(u32::MAX))
+    );
+    assert_eq!(
+        of(json!({ "num_predict": -2.0 }))
+            .unwrap()
+            .generate
+            .max_tokens,
+        None
+    );
+    for wrong in [
+        json!({ "num_predict": 2.5 }),
+        json!({ "num_predict": -3.0 }),
+        json!({ "num_predict": 1e300 }),
+        json!({ "seed": 1e19 }),
+        json!({ "top_k": -1.0 }),
+        json!({ "num_ctx": 0.0 }),
+    ] {
+        assert!(of(wrong.clone()).is_err(), "{wrong}");
+    }
+    // OpenAI takes them as integers alone.
+    let body = json!({ "model": "m", "max_tokens": 16.0 });
+    assert!(read_body(Endpoint::Chat, &body).is_err());
 }
 
 #[test]
@@ -130,16 +358,12 @@ fn what_is_wrong_is_named() {
         ("logit_bias", json!({ "x": 1 }), "by token ids"),
         ("logit_bias", json!({ "1": 101 }), "from -100 to 100"),
         ("stream", json!("yes"), "true or false"),
-        (
-            "stream_options",
-            json!({ "usage": true }),
-            "`usage`: no such option",
-        ),
+        ("stream_options", json!({ "usage": true }), "no such option"),
         ("top_logprobs", json!(2), "expected `logprobs` to be true"),
         (
             "tools",
             json!([{ "type": "function" }]),
-            "[0]: expected an object with the name",
+            "`tools[0].function`: expected an object with the name",
         ),
         (
             "response_format",
@@ -153,7 +377,7 @@ fn what_is_wrong_is_named() {
         let mut body = json!({ "model": "m" });
         body[field] = value.clone();
         let message = wrong(Endpoint::Chat, &body);
-        assert!(message.starts_with(&format!("`{field}`: ")), "{message}");
+        assert!(message.starts_with(&format!("`{field}")), "{message}");
         assert!(message.contains(said), "{field} {value}: {message}");
         assert!(!message.contains('\n'));
     }

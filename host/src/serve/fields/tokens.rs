@@ -1,7 +1,7 @@
 //! Fields of `POST /tokenize` and `POST /detokenize`, by the names that vLLM and llama-server have for them.
 
 use super::Does::{Content, Honoured, Refused};
-use super::values::{boolean, text};
+use super::values::{Amiss, boolean, text};
 use super::{Asked, Endpoint, Field, openai};
 use serde_json::Value;
 
@@ -41,7 +41,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "tokens", on: DETOKENIZE, does: Content, about: "an array of token ids; required" },
 ];
 
-fn add_special(asked: &mut Asked, value: &Value) -> Result<(), String> {
+fn add_special(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
     asked.tokens.add_special = Some(boolean(value)?);
     Ok(())
 }

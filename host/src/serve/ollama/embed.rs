@@ -1,6 +1,7 @@
 //! `POST /api/embed` and the older `POST /api/embeddings`.
 
 use super::time::nanoseconds;
+use crate::error::Error;
 use crate::registry::Model;
 use crate::serve::calls::{Stop, call_keeping};
 use crate::serve::errors::Problem;
@@ -41,8 +42,12 @@ pub(in crate::serve) async fn embed(
     let begun = Instant::now();
     let body = http::read(&app, request).await?;
     let asked = fields::read(Endpoint::OllamaEmbed, &body)?;
-    let input = body.get("input").unwrap_or(&Value::Null);
-    let inputs = openai::embeddings::inputs(input)?;
+    let inputs = match body.get("input") {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(text)) if text.is_empty() => Vec::new(),
+        Some(Value::Array(all)) if all.is_empty() => Vec::new(),
+        Some(input) => openai::embeddings::inputs(input)?,
+    };
     let (id, vectors) = vectors(&app, &asked, inputs).await?;
     let answer = Many {
         model: &id,
@@ -60,9 +65,10 @@ pub(in crate::serve) async fn embeddings(
     request: Request,
 ) -> Result<Response, Problem> {
     let body = http::read(&app, request).await?;
-    let asked = fields::read(Endpoint::OllamaEmbeddings, &body)?;
+    let mut asked = fields::read(Endpoint::OllamaEmbeddings, &body)?;
     let prompt = body.get("prompt").and_then(Value::as_str);
     let prompt = prompt.ok_or_else(|| Problem::field("prompt", "expected a text"))?;
+    asked.ollama.whole = true;
     let (_, vectors) = vectors(&app, &asked, vec![Prompt::text(prompt)]).await?;
     let embedding = vectors.into_iter().next().map(|one| one.values);
     written(&One {
@@ -83,13 +89,25 @@ async fn vectors(
 ) -> Result<(String, Vec<Embedding>), Problem> {
     let served = super::model(app, asked)?;
     let options = fields::Embeddings::default();
-    let request = EmbedRequest {
+    let mut request = EmbedRequest {
         inputs,
         pooling: options.pooling,
         normalize: options.normalize,
         extra: BTreeMap::new(),
     };
-    let work = move |model: &Model, stop: &Stop| openai::embeddings::embed(model, &request, stop);
+    let whole = asked.ollama.whole;
+    let work = move |model: &Model, stop: &Stop| {
+        if request.inputs.is_empty() {
+            return Ok((Vec::new(), model.backend()));
+        }
+        if !whole {
+            let context = model.info().loaded_context as usize;
+            for input in &mut request.inputs {
+                fit(model, context, input)?;
+            }
+        }
+        openai::embeddings::embed(model, &request, stop)
+    };
     let (mut vectors, _) = call_keeping(app, &served, asked.ollama.keep, work).await?;
     if let Some(wanted) = asked.ollama.dimensions {
         for vector in &mut vectors {
@@ -97,6 +115,43 @@ async fn vectors(
         }
     }
     Ok((served.id.clone(), vectors))
+}
+
+/// Cuts the end off what is longer than a context; what a model wants around a text stays around it.
+fn fit(model: &Model, context: usize, input: &mut Prompt) -> Result<(), Error> {
+    let cut = match input {
+        Prompt::Tokens(tokens) => tokens.get(..context).map(<[u32]>::to_vec),
+        // There are no more tokens than bytes, besides those around them.
+        Prompt::Text { text, .. } if text.len() + AROUND < context => None,
+        Prompt::Text { text, special } => {
+            let whole = model.tokenize(text, true, *special)?;
+            let plain = match whole.len() > context {
+                true => model.tokenize(text, false, *special)?,
+                false => Vec::new(),
+            };
+            (whole.len() > context).then(|| within(&whole, &plain, context))
+        }
+    };
+    if let Some(tokens) = cut.filter(|_| context > 0) {
+        *input = Prompt::Tokens(tokens);
+    }
+    Ok(())
+}
+
+/// More tokens than any model wants around a text.
+const AROUND: usize = 16;
+
+/// The beginning of a text, `plain`, with what is around it in `whole`.
+fn within(whole: &[u32], plain: &[u32], context: usize) -> Vec<u32> {
+    let around = whole.len().saturating_sub(plain.len());
+    let before = (0..=around).find(|at| whole[*at..].starts_with(plain));
+    match (before, context.checked_sub(around)) {
+        (Some(before), Some(room)) => {
+            let after = &whole[before + plain.len()..];
+            [&whole[..before], &plain[..room.min(plain.len())], after].concat()
+        }
+        _ => whole[..context.min(whole.len())].to_vec(),
+    }
 }
 
 /// Keeps the first numbers, and gives what is left the length 1 again.
@@ -119,6 +174,24 @@ fn cut(values: &mut Vec<f32>, wanted: usize) -> Result<(), Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_end_is_cut_off_and_what_is_around_stays() {
+        let plain: Vec<u32> = (10..20).collect();
+        let around = |before: &[u32], after: &[u32]| [before, &plain[..], after].concat();
+        for (before, after, context, expected) in [
+            (&[1][..], &[2][..], 5, &[1, 10, 11, 12, 2][..]),
+            (&[1], &[], 3, &[1, 10, 11]),
+            (&[], &[2], 2, &[10, 2]),
+            (&[], &[], 2, &[10, 11]),
+            (&[1], &[2], 2, &[1, 2]),
+            (&[1], &[2], 1, &[1]),
+        ] {
+            assert_eq!(within(&around(before, after), &plain, context), expected);
+        }
+        // Where a text by itself is read otherwise, what is there is cut.
+        assert_eq!(within(&[1, 5, 6], &[7, 8], 2), [1, 5]);
+    }
 
     #[test]
     fn what_is_kept_has_the_length_1() {

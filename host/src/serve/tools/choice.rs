@@ -2,7 +2,7 @@
 
 use super::Held;
 use super::typed::Signature;
-use crate::serve::fields::values::expected;
+use crate::serve::fields::values::{Amiss, expected, of_field, of_item};
 use serde_json::{Map, Value, json};
 
 /// A tool that may be called.
@@ -133,7 +133,7 @@ impl Tools {
     ///
     /// # Errors
     /// What is not.
-    pub(in crate::serve) fn check(&self) -> Result<(), String> {
+    pub(in crate::serve) fn check(&self) -> Result<(), Amiss> {
         let named = match &self.choice {
             Choice::Named(name) => Some(name),
             _ => None,
@@ -141,10 +141,10 @@ impl Tools {
         let mut chosen = named.into_iter().chain(self.allowed.iter().flatten());
         let offered = |name: &&String| self.offered.iter().any(|tool| tool.name == **name);
         if let Some(other) = chosen.find(|name| !offered(name)) {
-            return Err(format!("`{other}` is not among the tools"));
+            return Err(format!("`{other}` is not among the tools").into());
         }
         if self.choice == Choice::Required && self.callable().next().is_none() {
-            return Err("expected tools to choose from".to_owned());
+            return Err("expected tools to choose from".to_owned().into());
         }
         Ok(())
     }
@@ -157,40 +157,45 @@ const MOST: usize = 128;
 ///
 /// # Errors
 /// One is not a function with a name of its own.
-pub(in crate::serve) fn read(value: &Value) -> Result<Vec<Tool>, String> {
+pub(in crate::serve) fn read(value: &Value) -> Result<Vec<Tool>, Amiss> {
     let what = format!("an array of up to {MOST} functions");
     let all = value.as_array().filter(|all| all.len() <= MOST);
     let all = all.ok_or_else(|| expected(&what, value))?;
     let mut tools: Vec<Tool> = Vec::new();
     for (index, one) in all.iter().enumerate() {
-        let at = |why: String| format!("[{index}]: {why}");
-        let tool = tool(index, one).map_err(at)?;
+        let tool = tool(index, one).map_err(|why| of_item(index, why))?;
         if tools.iter().any(|other| other.name == tool.name) {
-            return Err(at(format!("there are two functions named `{}`", tool.name)));
+            let why = format!("there are two functions named `{}`", tool.name);
+            return Err(of_item(index, of_field("function", of_field("name", why))));
         }
         tools.push(tool);
     }
     Ok(tools)
 }
 
-fn tool(index: usize, value: &Value) -> Result<Tool, String> {
+fn tool(index: usize, value: &Value) -> Result<Tool, Amiss> {
+    if !value.is_object() {
+        return Err(expected("an object of the type `function`", value).into());
+    }
     if value["type"] != "function" {
-        return Err(expected("the type `function`", &value["type"]));
+        let why = expected("the type `function`", &value["type"]);
+        return Err(of_field("type", why));
     }
     fields(value, "of a tool", &["type", "function", "cache_control"])?;
     let what = "an object with the name of a function";
     let function = &value["function"];
     let object = function
         .as_object()
-        .ok_or_else(|| expected(what, function))?;
-    let name = name(&function["name"])?;
+        .ok_or_else(|| of_field("function", expected(what, function)))?;
+    let inside = |key: &str, why: String| of_field("function", of_field(key, why));
+    let name = name(&function["name"]).map_err(|why| of_field("function", why))?;
     for (key, value) in object {
         let right = match key.as_str() {
             "name" => true,
             "description" => value.is_string() || value.is_null(),
             "parameters" => value.is_object() || value.is_null(),
             "strict" => value.is_boolean() || value.is_null(),
-            other => return Err(format!("`{other}`: no such field of a function")),
+            other => return Err(inside(other, "no such field of a function".to_owned())),
         };
         if !right {
             let what = match key.as_str() {
@@ -198,7 +203,7 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
                 "parameters" => "a JSON schema, an object",
                 _ => "true or false",
             };
-            return Err(format!("`{key}`: {}", expected(what, value)));
+            return Err(inside(key, expected(what, value)));
         }
     }
     Ok(Tool {
@@ -210,10 +215,10 @@ fn tool(index: usize, value: &Value) -> Result<Tool, String> {
 }
 
 /// That an object has no field but these.
-fn fields(value: &Value, of: &str, known: &[&str]) -> Result<(), String> {
+fn fields(value: &Value, of: &str, known: &[&str]) -> Result<(), Amiss> {
     let mut keys = value.as_object().into_iter().flat_map(Map::keys);
     match keys.find(|key| !known.contains(&key.as_str())) {
-        Some(other) => Err(format!("`{other}`: no such field {of}")),
+        Some(other) => Err(of_field(other, format!("no such field {of}"))),
         None => Ok(()),
     }
 }
@@ -222,12 +227,12 @@ fn fields(value: &Value, of: &str, known: &[&str]) -> Result<(), String> {
 ///
 /// # Errors
 /// It is none.
-pub(in crate::serve) fn name(value: &Value) -> Result<String, String> {
+pub(in crate::serve) fn name(value: &Value) -> Result<String, Amiss> {
     let name = value.as_str().unwrap_or_default();
     let right = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if name.is_empty() || name.len() > 128 || !name.bytes().all(right) {
         let what = "a name of up to 128 letters, digits, `_`, `-` and `.`";
-        return Err(format!("`name`: {}", expected(what, value)));
+        return Err(of_field("name", expected(what, value)));
     }
     Ok(name.to_owned())
 }
@@ -236,7 +241,7 @@ pub(in crate::serve) fn name(value: &Value) -> Result<String, String> {
 ///
 /// # Errors
 /// It is none.
-pub(in crate::serve) fn read_choice(value: &Value, tools: &mut Tools) -> Result<(), String> {
+pub(in crate::serve) fn read_choice(value: &Value, tools: &mut Tools) -> Result<(), Amiss> {
     let what = "`auto`, `none`, `required`, or a function by its name";
     let wrong = || expected(what, value);
     let mode = |value: &Value| match value.as_str() {
@@ -248,25 +253,35 @@ pub(in crate::serve) fn read_choice(value: &Value, tools: &mut Tools) -> Result<
     tools.choice = match value["type"].as_str() {
         Some("function") => {
             fields(value, "of a choice", &["type", "function"])?;
-            let inside = |why| format!("`function`: {why}");
+            let inside = |why: Amiss| of_field("function", why);
             let function = &value["function"];
             fields(function, "of a choice", &["name"]).map_err(inside)?;
-            Choice::Named(name(&function["name"])?)
+            Choice::Named(name(&function["name"]).map_err(inside)?)
         }
         Some("allowed_tools") => {
             fields(value, "of a choice", &["type", "allowed_tools"])?;
             let allowed = &value["allowed_tools"];
-            let inside = |why| format!("`allowed_tools`: {why}");
+            let inside = |why: Amiss| of_field("allowed_tools", why);
             fields(allowed, "of a choice", &["mode", "tools"]).map_err(inside)?;
-            let names = allowed["tools"].as_array().ok_or_else(wrong)?;
-            if names.is_empty() {
-                return Err("expected at least one tool that is allowed".to_owned());
-            }
-            let names = names.iter().map(|one| name(&one["function"]["name"]));
-            tools.allowed = Some(names.collect::<Result<_, _>>()?);
-            mode(&allowed["mode"])?
+            let within = |why: Amiss| inside(of_field("tools", why));
+            let names = allowed["tools"].as_array();
+            let names = names.filter(|names| !names.is_empty());
+            let what = "at least one tool that is allowed";
+            let names = names.ok_or_else(|| within(expected(what, &allowed["tools"]).into()))?;
+            let one = |(index, one): (usize, &Value)| {
+                let named = name(&one["function"]["name"]);
+                named.map_err(|why| within(of_item(index, of_field("function", why))))
+            };
+            tools.allowed = Some(
+                names
+                    .iter()
+                    .enumerate()
+                    .map(one)
+                    .collect::<Result<_, _>>()?,
+            );
+            mode(&allowed["mode"]).map_err(|why| inside(of_field("mode", why)))?
         }
-        Some(_) => return Err(wrong()),
+        Some(_) => return Err(wrong().into()),
         None => mode(value)?,
     };
     Ok(())
@@ -301,36 +316,42 @@ mod tests {
         assert_eq!(all[1].json()["function"]["name"], "b");
         for (wrong, said) in [
             (json!({}), "an array of up to 128"),
-            (json!([1]), "[0]: expected the type `function`"),
+            (
+                json!([1]),
+                "`[0]`: expected an object of the type `function`",
+            ),
             (
                 json!([{ "type": "custom", "custom": {} }]),
-                "[0]: expected the type `function`, found \"custom\"",
+                "`[0].type`: expected the type `function`, found \"custom\"",
             ),
             (
                 json!([{ "type": "function" }]),
-                "[0]: expected an object with the name",
+                "`[0].function`: expected an object with the name",
             ),
-            (json!([function("a b")]), "[0]: `name`: expected a name"),
-            (json!([function("")]), "[0]: `name`"),
+            (
+                json!([function("a b")]),
+                "`[0].function.name`: expected a name",
+            ),
+            (json!([function("")]), "`[0].function.name`"),
             (
                 json!([function("a"), function("a")]),
-                "[1]: there are two functions named `a`",
+                "`[1].function.name`: there are two functions named `a`",
             ),
             (
                 json!([{ "type": "function", "function": { "name": "a", "parameters": [] } }]),
-                "`parameters`: expected a JSON schema",
+                "`[0].function.parameters`: expected a JSON schema",
             ),
             (
                 json!([{ "type": "function", "function": { "name": "a", "schema": {} } }]),
-                "`schema`: no such field",
+                "`[0].function.schema`: no such field of a function",
             ),
             (
                 json!([{ "type": "function", "function": { "name": "a" }, "foo": 1 }]),
-                "[0]: `foo`: no such field of a tool",
+                "`[0].foo`: no such field of a tool",
             ),
             (json!(vec![function("a"); 129]), "up to 128"),
         ] {
-            let why = read(&wrong).unwrap_err();
+            let why = read(&wrong).unwrap_err().to_string();
             assert!(why.contains(said), "{why}");
         }
     }
@@ -345,7 +366,7 @@ mod tests {
             read_choice(&choice, &mut tools)?;
             tools.check()?;
             let names: Vec<String> = tools.callable().map(|tool| tool.name.clone()).collect();
-            Ok::<_, String>((tools.choice.clone(), names.join(" ")))
+            Ok::<_, Amiss>((tools.choice.clone(), names.join(" ")))
         };
         let named = |name: &str| json!({ "type": "function", "function": { "name": name } });
         let allowed = |mode: &str, name: &str| json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": [function(name)] } });
@@ -361,26 +382,32 @@ mod tests {
         for (wrong, said) in [
             (
                 json!({ "type": "allowed_tools", "allowed_tools": { "mode": "auto", "tools": [] } }),
-                "expected at least one tool that is allowed",
+                "`.allowed_tools.tools`: expected at least one tool that is allowed",
             ),
             (
                 json!({ "type": "allowed_tools", "allowed_tools": { "foo": 1 } }),
-                "`allowed_tools`: `foo`: no such field",
+                "`.allowed_tools.foo`: no such field",
             ),
             (
                 json!({ "type": "function", "function": { "name": "a" }, "foo": 1 }),
-                "`foo`: no such field of a choice",
+                "`.foo`: no such field of a choice",
             ),
-            (function("b"), "`function`: `parameters`: no such field"),
+            (function("b"), "`.function.parameters`: no such field"),
             (json!("any"), "expected `auto`"),
             (json!(1), "expected `auto`"),
             (json!({ "type": "custom" }), "expected `auto`"),
-            (json!({ "type": "function" }), "`name`: expected a name"),
+            (
+                json!({ "type": "function" }),
+                "`.function.name`: expected a name",
+            ),
             (named("c"), "`c` is not among the tools"),
             (allowed("auto", "c"), "`c` is not among the tools"),
-            (allowed("any", "a"), "expected `auto`"),
+            (
+                allowed("any", "a"),
+                "`.allowed_tools.mode`: expected `auto`",
+            ),
         ] {
-            let why = of(wrong).unwrap_err();
+            let why = of(wrong).unwrap_err().to_string();
             assert!(why.contains(said), "{why}");
         }
         let none = Tools {

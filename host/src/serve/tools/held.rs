@@ -2,7 +2,7 @@
 
 use super::check;
 use crate::serve::errors::Problem;
-use crate::serve::fields::values::expected;
+use crate::serve::fields::values::{Amiss, expected, of_field};
 use backplane_plugin_api::types::Grammar;
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub(in crate::serve) struct Held {
     pub(in crate::serve) to: To,
     /// The field of the request.
     pub(in crate::serve) field: &'static str,
-    /// Where the schema stands in the request, as a JSON pointer.
+    /// Where the constraint stands in the request, as a JSON pointer.
     pub(in crate::serve) place: &'static str,
 }
 
@@ -66,15 +66,28 @@ impl Held {
 
     /// The error of a fault in its schema.
     pub(super) fn wrong(&self, pointer: &str, why: &str) -> Problem {
-        Problem::field(self.field, format!("{}{pointer}: {why}", self.place))
+        Problem::field(path(self.place), format!("{}{pointer}: {why}", self.place))
     }
+}
+
+/// A place in a request as errors name fields: `tools[0].function` for `/tools/0/function`.
+pub(super) fn path(pointer: &str) -> String {
+    let mut path = String::new();
+    for step in pointer.split('/').skip(1) {
+        match step.parse::<usize>() {
+            Ok(index) => path += &format!("[{index}]"),
+            Err(_) if path.is_empty() => path += step,
+            Err(_) => path += &format!(".{step}"),
+        }
+    }
+    path
 }
 
 /// OpenAI's `response_format`.
 ///
 /// # Errors
 /// It is none that is known.
-pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, String> {
+pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Amiss> {
     let held = |schema: Value, place| Held {
         to: To::Schema(schema),
         field: "response_format",
@@ -93,7 +106,7 @@ pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Strin
                 }
                 other => {
                     let what = expected("a JSON schema, an object", other);
-                    Err(format!("`schema`: {what}"))
+                    Err(of_field("schema", what))
                 }
             }
         }
@@ -101,12 +114,13 @@ pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Strin
             only_with(value, "json_schema")?;
             let named = value["json_schema"].as_object();
             let named = named.ok_or_else(|| expected("`json_schema` with a `schema`", value))?;
+            let inside = |key: &str, why: String| of_field("json_schema", of_field(key, why));
             for (key, value) in named {
                 let right = match key.as_str() {
                     "name" | "description" => value.is_string() || value.is_null(),
                     "strict" => value.is_boolean() || value.is_null(),
                     "schema" => value.is_object(),
-                    other => return Err(format!("`json_schema.{other}`: no such field")),
+                    other => return Err(inside(other, "no such field".to_owned())),
                 };
                 if !right {
                     let what = match key.as_str() {
@@ -114,24 +128,26 @@ pub(in crate::serve) fn read_format(value: &Value) -> Result<Option<Held>, Strin
                         "strict" => "true or false",
                         _ => "a text",
                     };
-                    return Err(format!("`json_schema.{key}`: {}", expected(what, value)));
+                    return Err(inside(key, expected(what, value)));
                 }
             }
             let schema = named.get("schema").cloned();
             let schema = schema.unwrap_or_else(|| json!({ "type": "object" }));
             Ok(Some(held(schema, "/response_format/json_schema/schema")))
         }
-        _ => Err(expected(what, value)),
+        None if value.is_object() => Err(of_field("type", expected(what, &value["type"]))),
+        Some(_) => Err(of_field("type", expected(what, &value["type"]))),
+        None => Err(expected(what, value).into()),
     }
 }
 
 /// That a format has besides its type no field but this one; one of another type may be null.
-fn only_with(value: &Value, field: &str) -> Result<(), String> {
+fn only_with(value: &Value, field: &str) -> Result<(), Amiss> {
     for (key, inner) in value.as_object().into_iter().flatten() {
         let known = ["schema", "json_schema"].contains(&key.as_str());
         if key != "type" && key != field && !(known && inner.is_null()) {
             let of = value["type"].as_str().unwrap_or_default();
-            return Err(format!("`{key}`: no such field of the type `{of}`"));
+            return Err(of_field(key, format!("no such field of the type `{of}`")));
         }
     }
     Ok(())
@@ -141,7 +157,7 @@ fn only_with(value: &Value, field: &str) -> Result<(), String> {
 ///
 /// # Errors
 /// It is none.
-pub(in crate::serve) fn read_grammar(value: &Value) -> Result<Option<Held>, String> {
+pub(in crate::serve) fn read_grammar(value: &Value) -> Result<Option<Held>, Amiss> {
     let what = "an object with one of `json_schema`, `regex` and `lark`";
     let wrong = || expected(what, value);
     let object = value.as_object().ok_or_else(wrong)?;
@@ -150,20 +166,20 @@ pub(in crate::serve) fn read_grammar(value: &Value) -> Result<Option<Held>, Stri
         return if object.is_empty() {
             Ok(None)
         } else {
-            Err(wrong())
+            Err(wrong().into())
         };
     };
     let text = || source.as_str().map(str::to_owned).ok_or_else(wrong);
-    let to = match kind.as_str() {
-        "json_schema" if source.is_object() => To::Schema(source.clone()),
-        "regex" => To::Regex(text()?),
-        "lark" => To::Lark(text()?),
-        _ => return Err(wrong()),
+    let (to, place) = match kind.as_str() {
+        "json_schema" if source.is_object() => (To::Schema(source.clone()), "/grammar/json_schema"),
+        "regex" => (To::Regex(text()?), "/grammar/regex"),
+        "lark" => (To::Lark(text()?), "/grammar/lark"),
+        _ => return Err(wrong().into()),
     };
     Ok(Some(Held {
         to,
         field: "grammar",
-        place: "/grammar/json_schema",
+        place,
     }))
 }
 
@@ -201,21 +217,21 @@ mod tests {
         for (wrong, said) in [
             (
                 json!({ "type": "text", "schema": {} }),
-                "`schema`: no such field of the type `text`",
+                "`.schema`: no such field of the type `text`",
             ),
             (
                 json!({ "type": "json_object", "foo": null }),
-                "`foo`: no such field of the type `json_object`",
+                "`.foo`: no such field of the type `json_object`",
             ),
             (
                 json!({ "type": "json_object", "schema": 1 }),
-                "`schema`: expected a JSON schema",
+                "`.schema`: expected a JSON schema",
             ),
             (
                 json!({ "type": "json_schema", "json_schema": {}, "foo": 1 }),
-                "`foo`: no such field",
+                "`.foo`: no such field",
             ),
-            (json!({}), "expected the type"),
+            (json!({}), "`.type`: expected the type"),
             (json!("json"), "expected the type"),
             (json!({ "type": "xml" }), "expected the type"),
             (
@@ -224,19 +240,34 @@ mod tests {
             ),
             (
                 json!({ "type": "json_schema", "json_schema": { "schema": 1 } }),
-                "`json_schema.schema`",
+                "`.json_schema.schema`",
             ),
             (
                 json!({ "type": "json_schema", "json_schema": { "scheme": {} } }),
-                "`json_schema.scheme`: no such field",
+                "`.json_schema.scheme`: no such field",
             ),
             (
                 json!({ "type": "json_schema", "json_schema": { "strict": 1 } }),
                 "true or false",
             ),
         ] {
-            let why = read_format(&wrong).unwrap_err();
+            let why = read_format(&wrong).unwrap_err().to_string();
             assert!(why.contains(said), "{why}");
+        }
+    }
+
+    #[test]
+    fn places_are_paths_too() {
+        for (pointer, expected) in [
+            (
+                "/tools/0/function/parameters",
+                "tools[0].function.parameters",
+            ),
+            ("/tools/12/input_schema", "tools[12].input_schema"),
+            ("/format", "format"),
+            ("", ""),
+        ] {
+            assert_eq!(path(pointer), expected);
         }
     }
 
@@ -266,6 +297,7 @@ mod tests {
             assert!(
                 of(wrong)
                     .unwrap_err()
+                    .why
                     .contains("one of `json_schema`, `regex` and `lark`")
             );
         }

@@ -5,6 +5,7 @@ use super::check::{self, Fault};
 use super::choice::{Choice, Tool};
 use super::formats::{self, Body, Format};
 use super::grammar::{self, Calls, Hidden, Marks};
+use super::held::path;
 use super::repeats::Repeats;
 use super::thoughts::{self, Thoughts};
 use super::typed::Signature;
@@ -289,7 +290,11 @@ fn sift(tools: &Tools) -> Result<(Vec<&Tool>, Vec<String>), Problem> {
         }
     }
     match right.is_empty() {
-        true => Err(Problem::field("tools", notices.join("; "))),
+        true => {
+            let first = tools.callable().next();
+            let place = first.map_or("tools".to_owned(), |tool| path(&tool.place));
+            Err(Problem::field(place, notices.join("; ")))
+        }
         false => Ok((right, notices)),
     }
 }
