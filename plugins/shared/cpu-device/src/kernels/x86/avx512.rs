@@ -1,6 +1,6 @@
 //! AVX-512 kernels with VNNI integer dot products.
 //!
-//! The types that most files have come as whole numbers with a scale for each 32: [`narrow`] multiplies four rows with one token,
+//! The types that most files have come as whole numbers with a scale for each 32: [`narrow`] and [`planes`] multiply four rows with one token,
 //! [`lanes`] turns rows for some, [`panel`] repacks them for many; all add up in one order. The kernels of the others walk a row group by group (256
 //! elements), unpack a group once, and multiply it with the same group of several tokens; there a result is one vector of 16
 //! partial sums. Either way the order of operations is the same whatever the number of rows and tokens at once.
@@ -21,6 +21,7 @@ mod floats;
 mod lanes;
 mod narrow;
 mod panel;
+mod planes;
 mod points;
 mod whole;
 
@@ -35,7 +36,7 @@ pub(super) fn lines(cols: usize) -> usize {
 }
 
 /// Tokens from which rows of types with blocks of 256 are repacked.
-const WIDE_FROM: usize = 8;
+const WIDE_FROM: usize = 12;
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline]
@@ -133,7 +134,7 @@ macro_rules! matmul_whole {
         matmul_whole!(@ $name, $weights, tile, scratch => lanes::tiles::<$weights>(tile, scratch), Operand::Wide(..));
     };
     ($name:ident, $weights:ty, 256) => {
-        matmul_whole!(@ $name, $weights, tile, scratch => narrow::tiles256::<$weights>(tile), _ if tile.tokens >= WIDE_FROM);
+        matmul_whole!(@ $name, $weights, tile, scratch => planes::tiles256::<$weights>(tile, scratch), _ if tile.tokens >= WIDE_FROM);
     };
     (@ $name:ident, $weights:ty, $tile:ident, $scratch:ident => $few:expr, $($wide:tt)+) => {
         /// The kernel of a storage type.

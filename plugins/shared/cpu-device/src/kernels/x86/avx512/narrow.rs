@@ -1,4 +1,4 @@
-//! One token, or a few: four rows, far from each other, at a time.
+//! One token, or a few, and types with blocks of 32: four rows, far from each other, at a time.
 //!
 //! The sums of a block of 32 are whole numbers, exactly; those of four rows and four blocks become one vector, lane `4 b + r` for
 //! block `b` and row `r`. Block `b` of a row goes to partial sum `b % 4`; the four are added up at the end: `(0 + 2) + (1 + 3)`.
@@ -9,29 +9,28 @@
 use super::super::super::{Operand, Tile};
 use super::super::{AHEAD, far, soon};
 use super::blocks32::Weights32;
-use super::whole::{STRIP, Strip, Whole, add_products};
-use crate::activations::{Group32, Wide};
+use crate::activations::Group32;
 use std::arch::x86_64::*;
 
 /// Rows at once.
-const ROWS: usize = 4;
+pub(super) const ROWS: usize = 4;
 
 /// Four rows of a tile and where their results go.
-struct Quad {
+pub(super) struct Quad {
     /// Where the rows begin; where there are fewer, the last one stands for the rest.
-    rows: [*const u8; ROWS],
+    pub(super) rows: [*const u8; ROWS],
     /// How far behind what is read of each lies what is asked for meanwhile.
-    far: [isize; ROWS],
+    pub(super) far: [isize; ROWS],
     /// End of the tile's weights.
-    end: *const u8,
+    pub(super) end: *const u8,
     /// Of the first row's and token's result.
-    out: *mut f32,
+    pub(super) out: *mut f32,
     /// From a token's results to the next one's.
-    stride: usize,
+    pub(super) stride: usize,
     /// From a row's result to the next one's.
-    apart: usize,
+    pub(super) apart: usize,
     /// Rows that are there.
-    count: usize,
+    pub(super) count: usize,
 }
 
 impl Quad {
@@ -41,7 +40,7 @@ impl Quad {
     /// The places of the token's results are the tile's own.
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx2")]
-    unsafe fn write(&self, token: usize, sums: __m512) {
+    pub(super) unsafe fn write(&self, token: usize, sums: __m512) {
         let halves = _mm256_add_ps(
             _mm512_castps512_ps256(sums),
             _mm512_extractf32x8_ps::<1>(sums),
@@ -67,7 +66,7 @@ impl Quad {
 /// Sums of neighbouring four lanes of four vectors: lane `4 b + r` is the sum of part `b` of vector `r`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn sums_of_parts([a, b, c, d]: [__m512i; 4]) -> __m512i {
+pub(super) fn sums_of_parts([a, b, c, d]: [__m512i; 4]) -> __m512i {
     let ab = _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
     let cd = _mm512_add_epi32(_mm512_unpacklo_epi32(c, d), _mm512_unpackhi_epi32(c, d));
     _mm512_add_epi32(_mm512_unpacklo_epi64(ab, cd), _mm512_unpackhi_epi64(ab, cd))
@@ -130,6 +129,8 @@ macro_rules! tiles {
         }
     }};
 }
+
+pub(super) use tiles;
 
 /// The kernel of a type with blocks of 32.
 ///
@@ -278,119 +279,4 @@ unsafe fn take32<W: Weights32, const T: usize>(
         }
         sums[t] = sum;
     }
-}
-
-/// The kernel of a type with blocks of 256.
-///
-/// # Safety
-/// As for [`tiles32`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-pub(super) unsafe fn tiles256<W: Whole>(tile: &Tile<'_>) {
-    let Operand::Wide(x, _) = tile.x else {
-        unreachable!("the tile checks the kind")
-    };
-    let x_len = tile.cols / Wide::ELEMS;
-    tiles!(tile, x, x_len, product256, W);
-}
-
-/// Four rows times `T` tokens of a type with blocks of 256.
-///
-/// # Safety
-/// As for [`product32`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c")]
-unsafe fn product256<W: Whole, const T: usize>(
-    quad: &Quad,
-    cols: usize,
-    x: *const Wide,
-    x_len: usize,
-) {
-    const { assert!(W::ELEMS == 32 * STRIP) };
-    let mut sums = [_mm512_setzero_ps(); T];
-    for g in 0..cols / W::ELEMS {
-        // SAFETY: block `g` of every row, and the two groups of every token that go with it.
-        unsafe {
-            let at = quad.rows.map(|row| row.add(g * W::BYTES));
-            for r in 0..ROWS {
-                soon(at[r].wrapping_offset(quad.far[r]), W::BYTES);
-            }
-            let [first, second, third, fourth] = at;
-            // Not by `map`: what a closure does would be called.
-            let strips = [
-                W::strip(first, STRIP),
-                W::strip(second, STRIP),
-                W::strip(third, STRIP),
-                W::strip(fourth, STRIP),
-            ];
-            let d = in_order([0, 1, 2, 3].map(|r| strips[r].d));
-            let m = in_order([0, 1, 2, 3].map(|r| strips[r].m));
-            for t in 0..T {
-                for half in 0..2 {
-                    let x = x.add(t * x_len + 2 * g + half);
-                    let value = _mm512_cvtepi32_ps(four_blocks(&strips, 4 * half, x));
-                    let scale = four_times((&raw const (*x).scale).cast());
-                    let mut sum = _mm512_fmadd_ps(_mm512_mul_ps(d[half], scale), value, sums[t]);
-                    if W::MINIMA {
-                        let total = four_times((&raw const (*x).total).cast());
-                        sum = _mm512_fmadd_ps(m[half], total, sum);
-                    }
-                    sums[t] = sum;
-                }
-            }
-        }
-    }
-    for t in 0..T {
-        // SAFETY: the quad's results are the tile's own.
-        unsafe { quad.write(t, sums[t]) };
-    }
-}
-
-/// Sums of four blocks of four rows, from block `first` on: lane `4 b + r`.
-///
-/// # Safety
-/// A group lies at `x`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn four_blocks(strips: &[Strip; ROWS], first: usize, x: *const Wide) -> __m512i {
-    let block = |b: usize| {
-        // SAFETY: the caller's promise; a block is 64 bytes, aligned to 64.
-        let x = unsafe { *(&raw const (*x).whole).cast::<__m512i>().add(b) };
-        let zero = _mm512_setzero_si512();
-        sums_of_parts([0, 1, 2, 3].map(|r| add_products(zero, strips[r].whole[first + b], x)))
-    };
-    let both = |a: __m512i, b: __m512i| {
-        _mm512_add_epi32(
-            _mm512_shuffle_i32x4::<0b10_00_10_00>(a, b),
-            _mm512_shuffle_i32x4::<0b11_01_11_01>(a, b),
-        )
-    };
-    both(both(block(0), block(1)), both(block(2), block(3)))
-}
-
-/// Eight numbers of each of four rows as lanes `4 b + r`: of the first four blocks, and of the others.
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn in_order([a, b, c, d]: [__m256; ROWS]) -> [__m512; 2] {
-    let ab = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(a), b);
-    let cd = _mm512_insertf32x8::<1>(_mm512_castps256_ps512(c), d);
-    let index = _mm512_set_epi32(27, 19, 11, 3, 26, 18, 10, 2, 25, 17, 9, 1, 24, 16, 8, 0);
-    let next = _mm512_add_epi32(index, _mm512_set1_epi32(4));
-    [
-        _mm512_permutex2var_ps(ab, index, cd),
-        _mm512_permutex2var_ps(ab, next, cd),
-    ]
-}
-
-/// Four numbers, each in four lanes.
-///
-/// # Safety
-/// They lie at `p`.
-#[inline]
-#[target_feature(enable = "avx512f")]
-unsafe fn four_times(p: *const f32) -> __m512 {
-    // SAFETY: the caller's promise.
-    let four = _mm512_castps128_ps512(unsafe { _mm_loadu_ps(p) });
-    let index = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    _mm512_permutexvar_ps(index, four)
 }
