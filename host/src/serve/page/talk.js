@@ -92,6 +92,7 @@ export class Talk {
       clock.first ??= performance.now();
       clock.pieces += 1;
       reply.text += text;
+      if (reply.summary) reply.summary.textContent = "Thoughts";
       this.draw(reply, clock);
     }
     if (choice?.finish_reason) reply.ended = choice.finish_reason;
@@ -103,10 +104,14 @@ export class Talk {
   think(reply, thought) {
     if (!reply.thought) {
       reply.thought = element("p", {});
-      const folded = element("details", { class: "thought" }, element("summary", {}, "Thoughts"), reply.thought);
+      reply.summary = element("summary", {});
+      const folded = element("details", { class: "thought" }, reply.summary, reply.thought);
       reply.item.querySelector(".said").before(folded);
     }
+    const follows = isAtEnd();
+    reply.summary.textContent = "Thinking…";
     reply.thought.append(thought);
+    if (follows) toEnd();
   }
 
   /** Draws at most once a frame. */
@@ -127,6 +132,7 @@ export class Talk {
     const follows = isAtEnd();
     if (reply.drawing) cancelAnimationFrame(reply.drawing);
     reply.drawing = null;
+    if (reply.summary) reply.summary.textContent = "Thoughts";
     const { problem } = reply;
     if (problem || reply.text === "") {
       // What was not answered is not told to the model with the next message.

@@ -72,6 +72,7 @@ fn fault(schema: &Value) -> Option<Fault> {
             why,
         });
     }
+    let schema = &finite::pruned(schema.clone());
     let Some(why) = compile(schema) else {
         return finite::endless(schema).map(|pointer| Fault {
             pointer,
@@ -264,6 +265,52 @@ mod tests {
             assert_eq!(fault.pointer, pointer, "{fault:?}");
             assert!(fault.why.starts_with(said), "{fault:?}");
             assert!(!fault.why.contains("nsatisfiable schema"), "{fault:?}");
+        }
+        // A part that nothing can have is left out.
+        let endless = json!({ "$ref": "#/$defs/loop" });
+        for (schema, right, begun) in [
+            (
+                json!({ "type": "object", "properties": { "a": endless, "b": { "type": "null" } }, "additionalProperties": false }),
+                "{\"b\":null}",
+                "{\"a\":",
+            ),
+            (
+                json!({ "type": "object", "properties": { "a": endless }, "additionalProperties": false }),
+                "{}",
+                "{\"a\":",
+            ),
+            (json!({ "type": "array", "items": endless }), "[]", "[{"),
+            (
+                json!({ "anyOf": [endless, { "type": "null" }] }),
+                "null",
+                "{",
+            ),
+            (
+                json!({ "oneOf": [endless, { "type": "null" }] }),
+                "null",
+                "{",
+            ),
+            (
+                json!({ "type": ["object", "null"], "properties": { "a": endless }, "required": ["a"] }),
+                "null",
+                "{",
+            ),
+        ] {
+            let mut schema = schema;
+            schema["$defs"] = json!({ "loop": within(json!({ "$ref": "#/$defs/loop" })) });
+            assert_eq!(fault(&schema), None, "{schema}");
+            let grammar = backplane_plugin_api::types::Grammar {
+                kind: "json_schema".to_owned(),
+                source: finite::pruned(schema.clone()).to_string(),
+            };
+            let takes = |text: &str| {
+                let bytes: Vec<u32> = text.bytes().map(u32::from).collect();
+                let mut matcher = matcher(&grammar).unwrap();
+                let taken = matcher.try_consume_tokens(&bytes).unwrap();
+                (taken == bytes.len(), matcher.is_accepting().unwrap())
+            };
+            assert_eq!(takes(right), (true, true), "{schema}");
+            assert!(!takes(begun).0, "{schema}: {begun}");
         }
         let tree = within(json!({ "anyOf": [{ "$ref": "#" }, { "type": "null" }] }));
         assert_eq!(fault(&tree), None);

@@ -1,7 +1,7 @@
 //! Which tools a request offers, and which of them the model may or must call: every dialect fills this in.
 
-use super::Held;
 use super::typed::Signature;
+use super::{Held, finite};
 use crate::serve::fields::values::{Amiss, expected, of_field, of_item};
 use serde_json::{Map, Value, json};
 
@@ -37,7 +37,7 @@ impl Tool {
         }
     }
 
-    /// The schema of its arguments: of no argument, where it has none. Arguments are an object, also where the schema leaves that open.
+    /// The schema of its arguments: of no argument, where it has none, and without those that nothing finite can be. Arguments are an object, also where the schema leaves that open.
     pub(in crate::serve) fn schema(&self) -> Value {
         let Some(mut schema) = self.parameters.clone() else {
             return json!({ "type": "object", "properties": {}, "additionalProperties": false });
@@ -50,7 +50,7 @@ impl Tool {
         if let (true, Some(object)) = (open, schema.as_object_mut()) {
             object.insert("type".into(), json!("object"));
         }
-        schema
+        finite::pruned(schema)
     }
 
     /// Why its arguments are no object, where its schema is that of something else.

@@ -1,5 +1,6 @@
 //! Whether a JSON schema has any finite text: one that requires itself within itself has none, and a model that is held to it
-//! writes for ever.
+//! writes for ever. Parts that have none, in a schema that has one, are taken out of it: nothing finite can have them, so that what
+//! satisfies the schema is the same, and a model can't begin with what it could never end.
 //!
 //! What is said here to have none has none; of schemas with more than is looked at here, that they may have one.
 
@@ -11,6 +12,63 @@ const ROUNDS: usize = 100;
 
 /// Where a schema has no finite text, as a JSON pointer; `None` where it may have one.
 pub(super) fn endless(root: &Value) -> Option<String> {
+    place(root, &known(root)?, String::new())
+}
+
+/// A schema without the parts that have no finite text: none satisfies what stands in their place. One that has none itself stays as
+/// it is.
+pub(super) fn pruned(mut root: Value) -> Value {
+    let known = known(&root).filter(|known| known.values().any(|finite| !finite));
+    let Some(known) = known else {
+        return root;
+    };
+    let known: HashMap<String, bool> = known
+        .iter()
+        .map(|(name, is)| ((*name).to_owned(), *is))
+        .collect();
+    let known = known
+        .iter()
+        .map(|(name, is)| (name.as_str(), *is))
+        .collect();
+    if finite(&root, &known) {
+        prune(&mut root, &known);
+    }
+    root
+}
+
+/// Takes such parts out of a schema that has a finite text.
+fn prune(schema: &mut Value, known: &HashMap<&str, bool>) {
+    let one = |part: &mut Value| match finite(part, known) {
+        true => prune(part, known),
+        false => *part = Value::Bool(false),
+    };
+    for (key, value) in schema.as_object_mut().into_iter().flatten() {
+        match (key.as_str(), value) {
+            ("properties" | "patternProperties", Value::Object(parts)) => {
+                parts.values_mut().for_each(one)
+            }
+            ("anyOf" | "oneOf" | "prefixItems", Value::Array(parts)) => {
+                parts.iter_mut().for_each(one);
+            }
+            ("items" | "additionalProperties", part) => one(part),
+            // What nothing refers to any more has no effect.
+            ("$defs" | "definitions", Value::Object(parts)) => {
+                let parts = parts.values_mut();
+                parts
+                    .filter(|part| finite(part, known))
+                    .for_each(|part| prune(part, known));
+            }
+            // A part of these that has no end leaves the whole none.
+            ("allOf", Value::Array(parts)) => {
+                parts.iter_mut().for_each(|part| prune(part, known));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Which references lead to a schema with a finite text; `None` where that is too far to see.
+fn known(root: &Value) -> Option<HashMap<&str, bool>> {
     let mut known: HashMap<&str, bool> = HashMap::new();
     references(root, &mut known);
     // None has one until it is found.
@@ -23,7 +81,7 @@ pub(super) fn endless(root: &Value) -> Option<String> {
         };
         let found: Vec<&str> = open.into_iter().filter(is_finite).collect();
         if found.is_empty() {
-            return place(root, &known, String::new());
+            return Some(known);
         }
         known.extend(found.into_iter().map(|name| (name, true)));
     }
@@ -192,6 +250,79 @@ mod tests {
             (json!([]), None),
         ] {
             assert_eq!(endless(&schema).as_deref(), expected, "{schema}");
+        }
+    }
+
+    #[test]
+    fn parts_that_have_no_end_are_taken_out() {
+        let endless = json!({ "$ref": "#/$defs/loop" });
+        let with = |mut schema: Value| {
+            schema["$defs"] = json!({ "loop": nested(json!({ "$ref": "#/$defs/loop" })), "fine": { "type": "object", "properties": { "x": { "$ref": "#/$defs/loop" } } } });
+            schema
+        };
+        let text = json!({ "type": "string" });
+        for (schema, place, expected) in [
+            (
+                json!({ "type": "object", "properties": { "a": endless, "b": text } }),
+                "/properties",
+                json!({ "a": false, "b": text }),
+            ),
+            (
+                json!({ "type": "array", "items": endless }),
+                "/items",
+                json!(false),
+            ),
+            (
+                json!({ "type": "array", "minItems": 1, "prefixItems": [text, nested(endless.clone())] }),
+                "/prefixItems",
+                json!([text, false]),
+            ),
+            (
+                json!({ "anyOf": [endless, text] }),
+                "/anyOf",
+                json!([false, text]),
+            ),
+            (
+                json!({ "oneOf": [nested(endless.clone()), text] }),
+                "/oneOf",
+                json!([false, text]),
+            ),
+            (
+                json!({ "type": "object", "additionalProperties": endless }),
+                "/additionalProperties",
+                json!(false),
+            ),
+            (
+                json!({ "type": ["object", "null"], "properties": { "a": endless }, "required": ["a"] }),
+                "/properties/a",
+                json!(false),
+            ),
+            (
+                json!({ "$ref": "#/$defs/fine" }),
+                "/$defs/fine/properties/x",
+                json!(false),
+            ),
+            (
+                nested(json!({ "allOf": [{ "type": "object", "properties": { "a": endless } }] })),
+                "/properties/a/allOf/0/properties/a",
+                json!(false),
+            ),
+        ] {
+            let schema = with(schema);
+            let pruned = pruned(schema.clone());
+            assert_eq!(pruned.pointer(place), Some(&expected), "{schema}");
+            assert_eq!(super::endless(&pruned), None, "{schema}");
+        }
+        // What ends, and what has no end at all, stays as it is.
+        for schema in [
+            json!({ "type": "object", "properties": { "a": { "$ref": "#" } } }),
+            json!({ "type": "array", "items": { "$ref": "#" } }),
+            nested(json!({ "$ref": "#" })),
+            json!({ "$ref": "#" }),
+            json!([]),
+            json!(true),
+        ] {
+            assert_eq!(pruned(schema.clone()), schema);
         }
     }
 

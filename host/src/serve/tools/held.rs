@@ -1,6 +1,6 @@
 //! What the text of a reply is held to: `response_format`, `grammar`, and what other dialects call it.
 
-use super::check;
+use super::{check, finite};
 use crate::serve::errors::Problem;
 use crate::serve::fields::values::{Amiss, expected, of_field};
 use backplane_plugin_api::types::Grammar;
@@ -28,7 +28,7 @@ impl Held {
     /// As the contract has it.
     pub(in crate::serve) fn grammar(&self) -> Grammar {
         let (kind, source) = match &self.to {
-            To::Schema(schema) => ("json_schema", schema.to_string()),
+            To::Schema(schema) => ("json_schema", finite::pruned(schema.clone()).to_string()),
             To::Regex(source) => ("regex", source.clone()),
             To::Lark(source) => ("lark", source.clone()),
         };
@@ -44,7 +44,7 @@ impl Held {
     /// It is a grammar of its own.
     pub(super) fn lark(&self) -> Result<String, String> {
         match &self.to {
-            To::Schema(schema) => Ok(format!("%json {schema}")),
+            To::Schema(schema) => Ok(format!("%json {}", finite::pruned(schema.clone()))),
             To::Regex(source) => Ok(format!("/{}/", source.replace('/', "\\/"))),
             To::Lark(_) => Err("beside tools no grammar of Lark is taken".to_owned()),
         }

@@ -166,6 +166,29 @@ try {
   assert.deepEqual(await value(`[...${last}.querySelectorAll('li')].map((one) => one.textContent)`), ["one", "two"]);
   await picture("text-light");
 
+  // What is thought stands folded before the answer, is text as well, opens by a click and by a key, and is not sent again.
+  await restore();
+  const pondered = "The user asks for <b>two</b>.\n\nLet me see: 1 + 1 is 2, so that is what I am going to say; but first I say it at some length, as models do.";
+  const thought = [...pondered].map((text) => chunk({ reasoning_content: text })).join("");
+  restore = await instead("/v1/chat/completions", () => ({ type: "text/event-stream", body: `${thought}${chunk({ content: "It is 2." })}${chunk({}, "stop")}data: [DONE]\n\n` }));
+  await say("What is 1 + 1?");
+  await until(`${replies}.length === 2 && ${settled}`);
+  const folded = `${last}.querySelector('details.thought')`;
+  const high = () => value(`${folded}.getBoundingClientRect().height`);
+  assert.deepEqual(await value(`[${folded}.open, ${folded}.querySelector('summary').textContent, ${last}.querySelector('.said').textContent]`), [false, "Thoughts", "It is 2."]);
+  assert.ok(await value(`!!(${folded}.compareDocumentPosition(${last}.querySelector('.said')) & Node.DOCUMENT_POSITION_FOLLOWING)`));
+  const low = await high();
+  await picture("thoughts-folded-light");
+  await press("#messages > li:last-child details.thought > summary");
+  assert.ok((await value(`${folded}.open`)) && (await high()) > low + 40, "it unfolds");
+  assert.deepEqual(await value(`[${folded}.querySelector('p').innerText, ${folded}.querySelectorAll('b').length]`), [pondered, 0]);
+  await picture("thoughts-light");
+  await scheme("dark");
+  await picture("thoughts-dark");
+  await scheme("light");
+  await key("Enter", 13);
+  assert.equal(await value(`${folded}.open`), false);
+
   // One that breaks off in the middle says so.
   await restore();
   restore = await instead("/v1/chat/completions", () => ({ type: "text/event-stream", body: `${chunk({ content: "Well" })}data: {"error": {"message": "cpu: the engine has ended"}}\n\n` }));
@@ -183,9 +206,9 @@ try {
   await picture("problem-light");
   await value("Object.assign(document.getElementById('max-tokens'), { value: 4 })");
   await say("And now?");
-  await until(`document.querySelectorAll('.user').length === 4 && ${settled}`);
+  await until(`document.querySelectorAll('.user').length === 5 && ${settled}`);
   assert.equal(await value("document.querySelectorAll('.problem').length"), 0);
-  assert.deepEqual(sent().at(-1).messages.filter(({ role }) => role !== "system").map(({ content }) => content), ["Say something unkind.", hostile, "And now?"]);
+  assert.deepEqual(sent().at(-1).messages.filter(({ role }) => role !== "system").map(({ content }) => content), ["Say something unkind.", hostile, "What is 1 + 1?", "It is 2.", "And now?"]);
 
   // A server that wants a key is given one.
   const keyed = [];

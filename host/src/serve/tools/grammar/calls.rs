@@ -42,7 +42,9 @@ fn parameters(root: &Value) -> Option<Vec<Parameter<'_>>> {
         let all = root["required"].as_array().into_iter().flatten();
         all.into_iter().any(|one| one == key)
     };
-    let all = properties.iter().map(|(key, schema)| Parameter {
+    // What nothing satisfies is not given; where it has to be, the schema has been refused.
+    let properties = properties.iter().filter(|(_, schema)| **schema != false);
+    let all = properties.map(|(key, schema)| Parameter {
         key,
         schema: typed::resolved(root, schema),
         kinds: typed::kinds(root, key),
