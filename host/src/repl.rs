@@ -27,9 +27,7 @@ use std::process::ExitCode;
 pub(crate) fn run(global: &Global, verb: &Chat) -> Result<ExitCode> {
     let registry = registry(global)?.reloadable();
     let interrupt = Interrupt::catch(false)?;
-    let server = verb.server.as_deref();
-    let server = server.map(|url| speaker::server(url, &verb.trust.files()));
-    let server = server.transpose()?;
+    let server = speaker::elsewhere(&verb.elsewhere)?;
     let mut session = Session::new(global, &registry, interrupt, verb, server);
     // A terminal that can't move its cursor gets plain lines, as a pipe does.
     let dumb = std::env::var_os("TERM").is_some_and(|kind| kind == "dumb");

@@ -6,7 +6,7 @@ pub(crate) mod author;
 mod serve;
 mod settings;
 
-pub(crate) use serve::{AskedServer, Believing, Config, Ps, Reload, Serve, Stop};
+pub(crate) use serve::{AskedServer, Config, Elsewhere, Ps, Reload, Serve, Stop};
 
 use super::values;
 use crate::manifest::Isolation;
@@ -257,11 +257,8 @@ pub(crate) struct Run {
     /// Log probabilities of each token and of the N likeliest others
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = values::whole)]
     pub(crate) logprobs: Option<u32>,
-    /// Ask this running server, http://HOST:PORT or https://…, instead of loading the model here
-    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
-    pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Believing,
+    pub(crate) elsewhere: Elsewhere,
     /// One JSON object: text, tokens, finish_reason, usage, timings, backend, selection
     #[arg(long)]
     pub(crate) json: bool,
@@ -274,11 +271,8 @@ pub(crate) struct Run {
     In the conversation, /help lists the commands; Ctrl-C stops a reply, Ctrl-D leaves."
 )]
 pub(crate) struct Chat {
-    /// Ask this running server, http://HOST:PORT or https://…, instead of loading the model here
-    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
-    pub(crate) server: Option<String>,
     #[command(flatten)]
-    pub(crate) trust: Believing,
+    pub(crate) elsewhere: Elsewhere,
     /// A path, or a name in the model folder; without it, /load one
     #[arg(value_hint = ValueHint::AnyPath)]
     pub(crate) model: Option<String>,

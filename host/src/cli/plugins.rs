@@ -30,7 +30,7 @@ pub(super) fn plugins(global: &Global, verb: &Plugins) -> Result<ExitCode> {
         Some(PluginsVerb::Explain(verb)) => explain(global, &registry?, verb),
         Some(PluginsVerb::Clear { name, json }) => clear(&registry?, name, *json),
         Some(PluginsVerb::Check { json }) => check(global, &registry?, *json),
-        Some(PluginsVerb::Reload(verb)) => super::serve::reload(verb),
+        Some(PluginsVerb::Reload(verb)) => super::serve::reload(global, verb),
         // These look at files, and need no plugin of the manifest.
         #[cfg(unix)]
         Some(PluginsVerb::Author(verb)) => author::author(global, verb),

@@ -26,8 +26,8 @@ pub(super) fn run(global: &Global, verb: &Run) -> Result<ExitCode> {
         return Err(Error::usage(message, "say something"));
     }
     let interrupt = Interrupt::catch(true)?;
-    let model = match &verb.server {
-        Some(url) => Speaker::there(&speaker::server(url, &verb.trust.files())?, &verb.model)?,
+    let model = match speaker::elsewhere(&verb.elsewhere)? {
+        Some(server) => Speaker::there(&server, &verb.model)?,
         None => Speaker::Here(registry(global)?.load(&verb.model, &verb.loading.options())?),
     };
     let mut sink = Printer {

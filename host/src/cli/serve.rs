@@ -25,8 +25,8 @@ pub(super) fn serve(global: &Global, verb: &Serve) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-pub(super) fn reload(verb: &Reload) -> Result<ExitCode> {
-    let server = speaker::server(&verb.server, &verb.trust.files())?;
+pub(super) fn reload(global: &Global, verb: &Reload) -> Result<ExitCode> {
+    let server = server(global, &verb.asked)?;
     let reloaded = ask_to_reload(&server)?;
     if verb.json {
         output::json(&reloaded)?;

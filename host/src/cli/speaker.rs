@@ -1,5 +1,6 @@
 //! Who makes replies: a model that is loaded here, or one of a server that runs.
 
+use super::arguments::Elsewhere;
 use crate::error::{Error, Result};
 use crate::registry::{Model, Reply};
 use crate::serve::{Client, Trust};
@@ -95,6 +96,15 @@ impl Speaker {
     pub(crate) fn metrics(&self) -> Metrics {
         self.here().map(Model::metrics).unwrap_or_default()
     }
+}
+
+/// The server that is asked in place of a model that is loaded here, where one is named.
+///
+/// # Errors
+/// As [`server`].
+pub(crate) fn elsewhere(asked: &Elsewhere) -> Result<Option<Client>> {
+    let url = asked.server.as_deref();
+    url.map(|url| server(url, &asked.trust.files())).transpose()
 }
 
 /// The server at an address, with the key of this user's environment. By https it is to have a certificate of an authority that is

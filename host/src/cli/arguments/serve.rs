@@ -100,6 +100,16 @@ pub(crate) struct AskedServer {
     pub(crate) trust: Believing,
 }
 
+/// A server that runs, in place of a model that is loaded here.
+#[derive(Args, Debug)]
+pub(crate) struct Elsewhere {
+    /// Ask this running server, http://HOST:PORT or https://…, instead of loading the model here
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url, conflicts_with_all = ["backend", "context", "threads", "cache_type", "quantize"])]
+    pub(crate) server: Option<String>,
+    #[command(flatten)]
+    pub(crate) trust: Believing,
+}
+
 /// `ps`.
 #[derive(Args, Debug)]
 #[command(
@@ -133,11 +143,8 @@ pub(crate) struct Stop {
 /// `plugins reload`.
 #[derive(Args, Debug)]
 pub(crate) struct Reload {
-    /// The server to ask
-    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:8080", value_hint = ValueHint::Url)]
-    pub(crate) server: String,
     #[command(flatten)]
-    pub(crate) trust: Believing,
+    pub(crate) asked: AskedServer,
     /// One JSON object: changes
     #[arg(long)]
     pub(crate) json: bool,
