@@ -34,12 +34,30 @@ pub(super) trait Weights32 {
         // SAFETY: the caller's promise; blocks begin with their scale and, after it, the minimum of types that have one, or two
         // other bytes.
         let both = unsafe { _mm512_i32gather_epi32::<1>(lanes, p.cast()) };
-        let d = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both));
         match Self::OFFSET {
-            Some(_) => (d, _mm512_setzero_ps()),
+            Some(_) => (
+                _mm512_cvtph_ps(_mm512_cvtepi32_epi16(both)),
+                _mm512_setzero_ps(),
+            ),
             None => {
-                let m = _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(both));
-                (d, _mm512_cvtph_ps(m))
+                const fn index() -> [i16; 32] {
+                    let mut index = [0; 32];
+                    let mut lane = 0;
+                    while lane < 16 {
+                        index[lane] = 2 * lane as i16;
+                        index[lane + 16] = index[lane] + 1;
+                        lane += 1;
+                    }
+                    index
+                }
+                let index = const { index() };
+                // SAFETY: an array of 64 bytes.
+                let index = unsafe { _mm512_loadu_si512(index.as_ptr().cast()) };
+                let apart = _mm512_permutexvar_epi16(index, both);
+                (
+                    _mm512_cvtph_ps(_mm512_castsi512_si256(apart)),
+                    _mm512_cvtph_ps(_mm512_extracti64x4_epi64::<1>(apart)),
+                )
             }
         }
     }

@@ -328,7 +328,14 @@ fn turn(rows: [__m512i; 8]) -> [__m512i; 8] {
 unsafe fn product<W: Weights32>(rows: Rows, x: Activations, out: Out) {
     let mut sums = [MaybeUninit::<[__m512; 4]>::uninit(); TOKENS];
     for sums in &mut sums[..x.tokens] {
-        sums.write([_mm512_setzero_ps(); 4]);
+        for b in 0..4 {
+            // One by one: as a whole they would be a call that costs more than they do.
+            // SAFETY: four sums.
+            unsafe {
+                let sum = sums.as_mut_ptr().cast::<__m512>().add(b);
+                sum.write_volatile(_mm512_setzero_ps());
+            }
+        }
     }
     let counted = _mm512_set_epi32(3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0, 3, 2, 1, 0);
     let fours = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
