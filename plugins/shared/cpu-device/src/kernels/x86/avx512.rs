@@ -17,6 +17,7 @@ use std::arch::x86_64::*;
 
 mod blocks256;
 mod blocks32;
+mod fifth;
 mod floats;
 mod lanes;
 mod narrow;
@@ -37,6 +38,8 @@ pub(super) fn lines(cols: usize) -> usize {
 
 /// Tokens from which rows of types with blocks of 256 are repacked.
 const WIDE_FROM: usize = 12;
+/// The same of Q6_K, which has more to do for each token.
+const WIDE_Q6_K_FROM: usize = 8;
 
 /// Sum of 16 partial sums, always in the same order.
 #[inline]
@@ -128,15 +131,22 @@ matmul!(matmul_iq3_s_avx512, product256, Lattice<Iq3S>, Int256);
 matmul!(matmul_iq1_s_avx512, product256, Lattice<Iq1S>, Int256);
 matmul!(matmul_iq1_m_avx512, product256, Lattice<Iq1M>, Int256);
 
-/// The kernels of types that come as whole numbers: one token, some, or panels for many.
+/// The kernels of types that come as whole numbers: one token, some, or panels for many. Types that a module has another form of for one token have it
+/// where the processor has what that asks for.
 macro_rules! matmul_whole {
-    ($name:ident, $weights:ty, 32) => {
+    ($name:ident, $weights:ident, 32) => {
         matmul_whole!(@ $name, $weights, tile, scratch => lanes::tiles::<$weights>(tile, scratch), Operand::Wide(..));
     };
-    ($name:ident, $weights:ty, 256) => {
-        matmul_whole!(@ $name, $weights, tile, scratch => planes::tiles256::<$weights>(tile, scratch), _ if tile.tokens >= WIDE_FROM);
+    ($name:ident, $weights:ident, 32, $one:ident) => {
+        matmul_whole!(@ $name, $weights, tile, scratch => match tile.tokens == 1 && $one::there() {
+            true => narrow::tiles32::<$one::$weights>(tile),
+            false => lanes::tiles::<$weights>(tile, scratch),
+        }, Operand::Wide(..));
     };
-    (@ $name:ident, $weights:ty, $tile:ident, $scratch:ident => $few:expr, $($wide:tt)+) => {
+    ($name:ident, $weights:ident, 256, $from:expr) => {
+        matmul_whole!(@ $name, $weights, tile, scratch => planes::tiles256::<$weights>(tile, scratch), _ if tile.tokens >= $from);
+    };
+    (@ $name:ident, $weights:ident, $tile:ident, $scratch:ident => $few:expr, $($wide:tt)+) => {
         /// The kernel of a storage type.
         ///
         /// # Safety
@@ -157,13 +167,13 @@ macro_rules! matmul_whole {
 matmul_whole!(matmul_q8_0_avx512, Q8_0, 32);
 matmul_whole!(matmul_q4_0_avx512, Q4_0, 32);
 matmul_whole!(matmul_q4_1_avx512, Q4_1, 32);
-matmul_whole!(matmul_q5_0_avx512, Q5_0, 32);
+matmul_whole!(matmul_q5_0_avx512, Q5_0, 32, fifth);
 matmul_whole!(matmul_q5_1_avx512, Q5_1, 32);
 matmul_whole!(matmul_iq4_nl_avx512, Iq4Nl, 32);
 matmul_whole!(matmul_mxfp4_avx512, Mxfp4, 32);
-matmul_whole!(matmul_q4_k_avx512, Q4K, 256);
-matmul_whole!(matmul_q5_k_avx512, Q5K, 256);
-matmul_whole!(matmul_q6_k_avx512, Q6K, 256);
+matmul_whole!(matmul_q4_k_avx512, Q4K, 256, WIDE_FROM);
+matmul_whole!(matmul_q5_k_avx512, Q5K, 256, WIDE_FROM);
+matmul_whole!(matmul_q6_k_avx512, Q6K, 256, WIDE_Q6_K_FROM);
 
 /// In which form a tile of so many tokens takes its activations here, where that isn't the form that the table has for its type.
 pub(super) fn wide(ty: TensorType, tokens: usize) -> bool {
