@@ -494,6 +494,7 @@ fn the_cache_takes_a_quarter_of_the_memory_at_most_unless_told() {
         let backend = backend().0.with_devices(move || Ok(vec![device.clone()]));
         let model = backend.load(&tiny("llama3-gqa"), options).unwrap();
         let metrics = model.metrics();
+        assert_eq!(metrics["kv_tokens_limit"], metrics["kv_pages_total"] * 8.0);
         (metrics["kv_pages_total"], metrics["kv_bytes_limit"])
     };
     // Contexts of 1024 tokens in pages of 8.
