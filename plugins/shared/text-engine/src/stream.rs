@@ -5,7 +5,8 @@
 //! - Of several stop strings, the one that begins earliest ends the text; of those that begin at the same place, the
 //!   longest. Where a longer or an earlier one may still come true, the machine waits for the next bytes.
 //! - Bytes that can never become UTF-8 are given as U+FFFD, one per maximal broken part, as
-//!   [`String::from_utf8_lossy`] does. A character that is unfinished at the end is given as one U+FFFD.
+//!   [`String::from_utf8_lossy`] does. A character that is unfinished at the end is left out: the text was cut in it, and
+//!   holds whole characters alone.
 
 /// Text that became certain with a push.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -68,10 +69,7 @@ impl TextStream {
         if self.stopped {
             return Pushed::default();
         }
-        if !self.bytes.is_empty() {
-            self.bytes.clear();
-            self.pending.push(char::REPLACEMENT_CHARACTER);
-        }
+        self.bytes.clear();
         match self.find_stop() {
             Some((at, stop)) => self.end_at(at, stop),
             None => {
@@ -175,8 +173,16 @@ mod tests {
 
     /// The definition: the whole text searched at once.
     fn whole(bytes: &[u8], stops: &[String]) -> (String, Option<usize>) {
-        // An unfinished character at the end is one U+FFFD in both.
-        let text = String::from_utf8_lossy(bytes).into_owned();
+        let mut text = String::new();
+        let mut chunks = bytes.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            let broken = std::str::from_utf8(chunk.invalid());
+            // All but one that is unfinished at the end.
+            if broken.is_err_and(|it| chunks.peek().is_some() || it.error_len().is_some()) {
+                text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
         let mut best: Option<(usize, usize)> = None;
         for at in 0..text.len() {
             for (index, stop) in stops.iter().enumerate() {
@@ -259,8 +265,18 @@ mod tests {
         assert_eq!(stream.push(&emoji[..2]).text, "");
         assert_eq!(stream.push(&emoji[2..]).text, "😊");
         assert_eq!(stream.push(&emoji[..3]).text, "");
-        assert_eq!(stream.finish().text, "\u{fffd}");
+        assert_eq!(stream.finish().text, "", "it was cut in a character");
         assert_eq!(stream.push(b"late").text, "");
+        // What is broken in the middle, or can't go on at the end, is shown; so is a mark that stands in the text.
+        let mut stream = TextStream::new(Vec::new());
+        assert_eq!(stream.push(&[b'a', 0xF0, 0x9F]).text, "a");
+        assert_eq!(stream.push(b"b\xff").text, "\u{fffd}b\u{fffd}");
+        assert_eq!(stream.push("\u{fffd}".as_bytes()).text, "\u{fffd}");
+        assert_eq!(stream.finish().text, "");
+        // What was held back for a stop string is told without it.
+        let mut stream = TextStream::new(vec!["ab".into()]);
+        assert_eq!(stream.push(&[b'x', b'a', 0xE2, 0x82]).text, "x");
+        assert_eq!(stream.finish().text, "a");
     }
 
     proptest! {

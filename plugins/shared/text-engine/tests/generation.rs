@@ -314,8 +314,19 @@ fn the_stream_is_the_text_of_the_tokens() {
         )
         .unwrap();
         let bytes = model.detokenize(&told.tokens, false).unwrap();
-        assert_eq!(told.text, String::from_utf8_lossy(&bytes));
-        broken += usize::from(told.text.ends_with('\u{fffd}'));
+        // A character that the reply was cut in is left out.
+        let end = bytes
+            .utf8_chunks()
+            .last()
+            .map_or(&[][..], |it| it.invalid());
+        let cut = std::str::from_utf8(end).is_err_and(|error| error.error_len().is_none());
+        let whole = if cut {
+            bytes.len() - end.len()
+        } else {
+            bytes.len()
+        };
+        assert_eq!(told.text, String::from_utf8_lossy(&bytes[..whole]));
+        broken += usize::from(cut);
     }
     assert!(broken > 0, "no text ended within a character");
 }
