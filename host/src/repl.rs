@@ -1,7 +1,7 @@
 //! `chat`: a conversation at the terminal, or over a pipe.
 //!
 //! Ctrl-C stops a reply and not the program; at the prompt it clears the line. Ctrl-D leaves. Several lines: Alt-Enter, a
-//! line that ends with `\`, or text between `"""`. The conversation is kept whole: when it does not fit the context any
+//! line that ends with `\`, text between `"""`, or lines that are pasted. The conversation is kept whole: when it does not fit the context any
 //! more, the backend refuses it with both counts, and the last message is taken back; nothing is cut silently.
 
 mod commands;
@@ -56,7 +56,10 @@ fn at_terminal(session: &mut Session<'_>, model: Option<&str>) -> Result<()> {
     let mut editor = Editor::new(session.registry().folders().state.as_deref());
     loop {
         #[cfg(unix)]
-        terminal.hold_keys()?;
+        {
+            terminal.hold_keys()?;
+            terminal.edit()?;
+        }
         match editor.read()? {
             Input::Text(text) => {
                 if !session.take(&text)? {

@@ -105,7 +105,7 @@ fn help(session: &mut Session<'_>, _: &str) -> Result<bool> {
         .iter()
         .map(|Command(name, rest, what, _)| vec![format!("/{name} {rest}"), (*what).to_owned()]);
     session.say(&output::table(&["command", "does"], rows.collect()));
-    session.say("A message that begins with / is written with two. Several lines: Alt-Enter, a line that ends with \\, or text between \"\"\".");
+    session.say("A message that begins with / is written with two. Several lines: Alt-Enter, a line that ends with \\, text between \"\"\", or lines that are pasted.");
     Ok(true)
 }
 

@@ -31,6 +31,8 @@ impl Editor {
         let mut line = Reedline::create()
             .with_validator(Box::new(Whole))
             .with_hinter(Box::new(DefaultHinter::default()))
+            // Lines that are pasted wait for Enter, all in one.
+            .use_bracketed_paste(true)
             .with_ansi_colors(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()));
         if let Some(state) = state
             && let Err(error) = std::fs::create_dir_all(state)
@@ -73,12 +75,32 @@ pub(super) fn is_open(text: &str) -> bool {
     text.matches("\"\"\"").count() % 2 == 1 || text.ends_with('\\')
 }
 
-/// A text as it is meant: without the marks that let it go on.
+/// A text as it is meant: without the marks that let it go on. Marks in the midst of a text are part of it.
 pub(super) fn joined(text: &str) -> String {
-    text.replace("\\\n", "\n")
-        .replace("\"\"\"", "")
-        .trim()
-        .to_owned()
+    const MARK: &str = "\"\"\"";
+    let text = text.replace("\\\n", "\n");
+    let text = text.trim();
+    // Of a command the text comes after its name.
+    let name = match text.starts_with('/') {
+        true => text.find(char::is_whitespace).unwrap_or(text.len()),
+        false => 0,
+    };
+    let (name, rest) = text.split_at(name);
+    let marked = rest.trim_start().strip_prefix(MARK);
+    match marked.and_then(|it| it.strip_suffix(MARK)) {
+        Some(inner) if name.is_empty() => inner.trim().to_owned(),
+        Some(inner) => format!("{name} {}", inner.trim()),
+        None => text.to_owned(),
+    }
+}
+
+/// The commands of a text that has nothing else, a line each, as they are pasted; else the text as a whole.
+pub(super) fn commands(text: &str) -> Vec<&str> {
+    let lines = || text.lines().filter(|line| !line.trim().is_empty());
+    match lines().all(|line| line.starts_with('/') && !line.starts_with("//")) {
+        true => lines().collect(),
+        false => vec![text],
+    }
 }
 
 struct Whole;
@@ -132,5 +154,17 @@ mod tests {
         assert_eq!(joined("one\\\ntwo"), "one\ntwo");
         assert_eq!(joined("\"\"\"one\ntwo\"\"\""), "one\ntwo");
         assert_eq!(joined("  one "), "one");
+        assert_eq!(joined("/system \"\"\"one\ntwo\"\"\""), "/system one\ntwo");
+        let code = "def f():\n    \"\"\"Says so.\"\"\"\n    pass";
+        assert_eq!(joined(code), code);
+        assert_eq!(joined("/set"), "/set");
+    }
+
+    #[test]
+    fn commands_are_pasted_a_line_each() {
+        assert_eq!(commands("/set seed 1\n\n/reset"), ["/set seed 1", "/reset"]);
+        for whole in ["/system one\ntwo", "one\n/two", "//one\n/two", "one"] {
+            assert_eq!(commands(whole), [whole]);
+        }
     }
 }

@@ -96,11 +96,20 @@ impl<'a> Session<'a> {
         if text.is_empty() {
             return Ok(true);
         }
+        for one in editor::commands(&text) {
+            if !self.take_one(one)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn take_one(&mut self, text: &str) -> Result<bool> {
         // Two slashes begin a message that begins with one.
         let result = match (text.strip_prefix("//"), text.strip_prefix('/')) {
             (Some(rest), _) => self.reply(&format!("/{rest}")).map(|()| true),
             (None, Some(command)) => commands::run(self, command),
-            (None, None) => self.reply(&text).map(|()| true),
+            (None, None) => self.reply(text).map(|()| true),
         };
         match result {
             Err(error @ Error::File { .. }) if error.to_string().starts_with("standard output") => {

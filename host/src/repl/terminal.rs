@@ -2,7 +2,8 @@
 //!
 //! As it is found, a terminal takes lines: it shows them at once, amid what is printed, and ends them with another character than
 //! Enter sends, which the line editor takes for an end only after it has read on, past the line. So keys are neither shown nor
-//! changed from the first to the last prompt; Ctrl-C is a signal as before.
+//! changed from the first to the last prompt, but that every end of a line is Enter, at prompts too: of lines that are pasted, or
+//! come from a program that plays the person, none is lost. Ctrl-C is a signal as before.
 
 use crate::error::{Error, Result};
 use rustix::termios::{
@@ -42,6 +43,7 @@ impl Terminal {
         let mut between = found.clone();
         between.local_modes -= LocalModes::ICANON | LocalModes::ECHO | LocalModes::IEXTEN;
         between.input_modes -= InputModes::ICRNL | InputModes::IGNCR;
+        between.input_modes |= InputModes::INLCR;
         between.special_codes[SpecialCodeIndex::VMIN] = 1;
         between.special_codes[SpecialCodeIndex::VTIME] = 0;
         let terminal = Self { found, between };
@@ -54,6 +56,14 @@ impl Terminal {
     pub(super) fn hold_keys(&self) -> Result<()> {
         tcsetattr(stdin(), OptionalActions::Now, &self.between)
             .map_err(|error| failed(error.into()))
+    }
+
+    /// Readies it for the line editor, which leaves it so until the line is entered.
+    pub(super) fn edit(&self) -> Result<()> {
+        crossterm::terminal::enable_raw_mode().map_err(failed)?;
+        let mut editing = tcgetattr(stdin()).map_err(|error| failed(error.into()))?;
+        editing.input_modes |= InputModes::INLCR;
+        tcsetattr(stdin(), OptionalActions::Now, &editing).map_err(|error| failed(error.into()))
     }
 }
 

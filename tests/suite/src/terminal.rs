@@ -83,6 +83,23 @@ impl Terminal {
             .expect("the program reads");
     }
 
+    /// Pastes a text as terminals do: marked, where the program has asked for that; lines end as Enter ends them.
+    ///
+    /// # Panics
+    /// The program no longer reads.
+    pub fn paste(&self, text: &str) {
+        let screen = self.screen.lock();
+        let marked = screen
+            .unwrap_or_else(PoisonError::into_inner)
+            .screen()
+            .bracketed_paste();
+        let text = text.replace('\n', "\r");
+        match marked {
+            true => self.keys(&format!("\x1b[200~{text}\x1b[201~")),
+            false => self.keys(&text),
+        }
+    }
+
     /// What stands on the screen.
     pub fn screen(&self) -> String {
         self.screen

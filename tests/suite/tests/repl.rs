@@ -87,6 +87,58 @@ fn what_is_typed_during_a_reply_waits_for_the_prompts() {
     leave(terminal);
 }
 
+/// An empty prompt, at which the terminal is as the editor wants it.
+fn prompt(terminal: &Terminal) {
+    terminal.wait("an empty prompt", |screen| {
+        screen.lines().last().is_some_and(|last| last.trim() == ">")
+    });
+}
+
+#[test]
+fn lines_that_are_pasted_are_one_message() {
+    let home = tempfile::tempdir().expect("a folder");
+    let terminal = chat(home.path());
+    prompt(&terminal);
+    // Commands are each their own.
+    terminal.paste("/set temperature 0\n/set max-tokens 4");
+    terminal.wait("both lines", |screen| {
+        screen.ends_with("> /set temperature 0\n. /set max-tokens 4")
+    });
+    terminal.keys("\r");
+    terminal.wait("both answers", |screen| {
+        screen.contains("temperature is 0\nmax-tokens is 4")
+    });
+    prompt(&terminal);
+    let code = "What does this do?\ndef f(x):\n    \"\"\"Doubles it.\"\"\"\n    return 2 * x";
+    terminal.paste(code);
+    let last = ".     return 2 * x";
+    terminal.wait("all lines", |screen| screen.ends_with(last));
+    terminal.keys("\r");
+    terminal.wait("the reply", |screen| screen.contains("[max-tokens reached"));
+    prompt(&terminal);
+    enter(&terminal, "/save talk.json", "saved");
+    let saved = std::fs::read_to_string(home.path().join("talk.json")).expect("the conversation");
+    let saved: serde_json::Value = serde_json::from_str(&saved).expect("JSON");
+    assert_eq!(saved["messages"][0]["content"], code);
+    assert_eq!(saved["messages"].as_array().map(Vec::len), Some(2));
+    leave(terminal);
+}
+
+#[test]
+fn lines_that_come_without_marks_are_each_entered() {
+    let home = tempfile::tempdir().expect("a folder");
+    let terminal = chat(home.path());
+    prompt(&terminal);
+    // As Enter ends them, and as programs that play the person do.
+    terminal.keys("/set seed 1\r/set seed 2\r/set seed 3\n/set seed 4\n/set seed 5\n");
+    let screen = terminal.wait("the last answer", |screen| screen.contains("seed is 5"));
+    for seed in 1..=5 {
+        let answered = format!("> /set seed {seed}\nseed is {seed}\n");
+        assert!(screen.contains(&answered), "{screen}");
+    }
+    leave(terminal);
+}
+
 #[test]
 fn the_history_outlives_the_session() {
     let home = tempfile::tempdir().expect("a folder");
