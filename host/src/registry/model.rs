@@ -14,6 +14,7 @@ use backplane_plugin_api::{
     AttentionRequest, AttentionState, EmbedRequest, Embedding, Peaks, PeaksReport, PeaksRequest,
     Progress, ScoreRequest,
 };
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
@@ -77,6 +78,8 @@ pub(super) struct Loaded {
     pub(super) load_s: f64,
     /// Whether a call failed in a way that says that the engine is gone.
     gone: AtomicBool,
+    /// Bytes of tokens whose text has lost some, as far as they were asked for; `None` where they can't be told.
+    bytes: Mutex<HashMap<u32, Option<Vec<u8>>>>,
 }
 
 impl Loaded {
@@ -94,7 +97,28 @@ impl Loaded {
             trace,
             load_s,
             gone: AtomicBool::new(false),
+            bytes: Mutex::new(HashMap::new()),
         }
+    }
+
+    /// The bytes of a token whose text has lost some.
+    fn bytes(&self, token: u32) -> Option<Vec<u8>> {
+        let known = || self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(bytes) = known().get(&token) {
+            return bytes.clone();
+        }
+        let bytes = self.model.detokenize(&[token], true).ok();
+        // A mark of what is lost, unless the token is one that says just that.
+        let exact = |bytes: &Vec<u8>| match std::str::from_utf8(bytes) {
+            Ok(text) if text.contains(char::REPLACEMENT_CHARACTER) => {
+                let tokens = self.model.tokenize(text, false, false);
+                tokens.is_ok_and(|tokens| tokens == [token])
+            }
+            _ => true,
+        };
+        let bytes = bytes.filter(exact);
+        known().insert(token, bytes.clone());
+        bytes
     }
 
     /// The backend that runs it.
@@ -277,6 +301,15 @@ impl Model {
     /// An id is outside the vocabulary.
     pub fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
         self.ask(|model| model.detokenize(tokens, special))
+    }
+
+    /// The bytes of a token that a log probability is about, which may be part of a character; `None` where the engine can't
+    /// tell them.
+    pub fn token_bytes(&self, token: &TokenLogprob) -> Option<Vec<u8>> {
+        match token.text.contains(char::REPLACEMENT_CHARACTER) {
+            true => self.now().bytes(token.id()?),
+            false => Some(token.text.as_bytes().to_vec()),
+        }
     }
 
     /// Texts as vectors, one for each input, an error per input. `progress` counts inputs (a closure watches it).

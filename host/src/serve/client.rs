@@ -24,8 +24,6 @@ pub use secure::Trust;
 const MOST: usize = 64 << 20;
 /// How often somebody who waits for a reply is asked whether it is still wanted.
 const POLL: Duration = Duration::from_millis(50);
-/// More tokens than any context has: a reply goes on up to that.
-const TO_THE_END: u32 = 100_000_000;
 
 /// A server.
 #[derive(Clone, Debug)]
@@ -165,7 +163,7 @@ impl Client {
             Prompt::Tokens(tokens) => json!(tokens),
         };
         if body["max_tokens"].is_null() {
-            body["max_tokens"] = json!(TO_THE_END);
+            body["max_tokens"] = json!(-1);
         }
         if let Some(others) = request.options.logprobs {
             body["logprobs"] = json!(asked_for(others));

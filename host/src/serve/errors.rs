@@ -192,6 +192,20 @@ impl Problem {
         problem
     }
 
+    /// The prompt and the reply that was asked for, by `field`, are more than the context. Clients of Anthropic's API take the sizes
+    /// from the line and ask for less.
+    pub(super) fn beyond(field: &str, prompt: u64, asked: u64, context: u64) -> Self {
+        let left = context.saturating_sub(prompt);
+        Self {
+            param: Some(field.to_owned()),
+            code: Some("context_length_exceeded"),
+            ..Self::invalid(format!(
+                "input length and `{field}` exceed context limit: {prompt} + {asked} > {context} tokens \
+                 (ask for at most {left}, or shorten the input)"
+            ))
+        }
+    }
+
     /// Whether it is the client's own doing: nothing here went wrong.
     pub(super) fn is_refusal(&self) -> bool {
         self.status.is_client_error()
@@ -283,7 +297,7 @@ impl From<&Error> for Problem {
         };
         // What engines say of the command line, as requests have it.
         let line = match inner.code {
-            ErrorCode::TemplateRefused | ErrorCode::Unsupported => line
+            ErrorCode::TemplateRefused | ErrorCode::Unsupported | ErrorCode::ModelUnusable => line
                 .replace("`run --raw`", "POST /v1/completions")
                 .replace("--raw", "POST /v1/completions"),
             _ => line,
@@ -354,6 +368,8 @@ mod tests {
                 .with_action("give it a raw prompt (--raw), or use a model made for chat"),
             types::Error::new(ErrorCode::Unsupported, "no template")
                 .with_action("send a prompt without a template (`run --raw`)"),
+            types::Error::new(ErrorCode::ModelUnusable, "m.gguf: broken template")
+                .with_action("give it a raw prompt (--raw), or use another model"),
         ] {
             let backend = "cpu".to_owned();
             let problem = Problem::from(&Error::Backend { backend, error }).json();

@@ -4,6 +4,7 @@ use super::access::{self, Exchange};
 use super::errors::Problem;
 use super::fields::Asked;
 use super::http::App;
+use super::likely::Likely;
 use super::metrics::Series;
 use super::models::{Served, Use};
 use super::queue::{Place, Room};
@@ -97,7 +98,7 @@ pub(super) enum Told {
     Piece {
         index: usize,
         piece: Piece,
-        logprobs: Vec<TokenLogprob>,
+        logprobs: Vec<Likely>,
     },
     /// Choice `index` has ended.
     Done {
@@ -111,6 +112,8 @@ pub(super) enum Told {
 pub(super) struct Answer {
     /// As the backend gave it.
     pub(super) reply: Reply,
+    /// The log probabilities of a reply that is not told in pieces: for each token its own, then those of the likeliest others.
+    pub(super) logprobs: Vec<Vec<Likely>>,
     /// What it thought before, and in how many tokens.
     pub(super) thought: String,
     pub(super) thought_tokens: u64,
@@ -150,6 +153,7 @@ impl Answer {
             calls,
             notices: notices.chain(plan.notices().iter().cloned()).collect(),
             reply,
+            logprobs: Vec::new(),
         }
     }
 
@@ -281,6 +285,9 @@ impl Waiting {
         for (index, job) in self.jobs.into_iter().enumerate() {
             let teller = Teller {
                 index,
+                model: model.clone(),
+                room: None,
+                beyond: None,
                 pieces: self.pieces,
                 begun: false,
                 reader: Reader::plain(),
@@ -295,8 +302,8 @@ impl Waiting {
                 waited,
                 until: self.until,
             };
-            let (model, room) = (model.clone(), room.split());
-            let run = move || teller.run(model, job, room);
+            let room = room.split();
+            let run = move || teller.run(job, room);
             let thread = std::thread::Builder::new().name(format!("reply of {id}"));
             if let Err(error) = thread.spawn(run) {
                 let result = Err(Problem::internal(format!(
@@ -431,6 +438,11 @@ impl Drop for Meter {
 /// Tells what a generation says, and stops it when nobody listens.
 struct Teller {
     index: usize,
+    model: Arc<Use>,
+    /// The field that states how many tokens the reply is to have, how many, and the context that they are to fit with the prompt.
+    room: Option<(&'static str, u64, u64)>,
+    /// Why it ends before it begins: they do not fit.
+    beyond: Option<Problem>,
     pieces: bool,
     begun: bool,
     reader: Reader,
@@ -451,14 +463,19 @@ struct Teller {
 }
 
 impl Teller {
-    fn run(mut self, model: Arc<Use>, mut job: Job, room: Room) {
+    fn run(mut self, mut job: Job, room: Room) {
+        let model = self.model.clone();
         let result = self.answer(&model, &mut job);
         match &result {
             Ok(answer) => self.meter.ended(&answer.reply),
             Err(problem) => self.meter.series.failed(problem.is_refusal()),
         }
         let Self {
-            index, tell, meter, ..
+            index,
+            tell,
+            meter,
+            model: _,
+            ..
         } = self;
         // Before its end is told, so that who waits for it finds room and counts.
         drop(room);
@@ -480,6 +497,12 @@ impl Teller {
             problem
         };
         app.registry.renew(model).map_err(failed)?;
+        let stated = names.as_ref().and_then(|names| names.stated());
+        self.room = stated.zip(asked).and_then(|(field, asked)| {
+            // Of some models that run elsewhere it is not told.
+            let context = Some(model.info().loaded_context).filter(|context| *context > 0)?;
+            Some((field, asked.into(), context))
+        });
         self.plan = job.prepare(model)?;
         self.take_up();
         let mut reply = job.run(model, self);
@@ -488,6 +511,9 @@ impl Teller {
         {
             self.take_up();
             reply = job.run(model, self);
+        }
+        if let Some(problem) = self.beyond.take() {
+            return Err(problem);
         }
         let mut reply = reply.map_err(failed)?;
         let completion = &mut reply.completion;
@@ -522,7 +548,12 @@ impl Teller {
         }
         self.say_all(last, &[]);
         let reader = std::mem::replace(&mut self.reader, Reader::plain());
+        let logprobs = std::mem::take(&mut reply.logprobs);
         let mut answer = Answer::new(reply, reader, self.thought_tokens, &self.plan);
+        if !self.pieces {
+            let told = logprobs.iter().map(|tokens| Likely::all(model, tokens));
+            answer.logprobs = told.collect();
+        }
         if let Some(repeated) = self.repeats.found() {
             answer.calls.truncate(repeated);
             let notice = "a call that repeats one before it is left out, and ends the reply";
@@ -564,7 +595,7 @@ impl Teller {
             pieces.push(Piece::Text(String::new()));
         }
         let index = self.index;
-        let mut logprobs = logprobs.to_vec();
+        let mut logprobs = Likely::all(&self.model, logprobs);
         for piece in pieces {
             let logprobs = std::mem::take(&mut logprobs);
             let told = Told::Piece {
@@ -616,6 +647,13 @@ impl Sink for Teller {
                 Event::Prefill { total, .. } => total,
                 _ => 0,
             };
+            self.beyond = self.room.and_then(|(field, asked, context)| {
+                let beyond = prompt_tokens > 0 && prompt_tokens + asked > context;
+                beyond.then(|| Problem::beyond(field, prompt_tokens, asked, context))
+            });
+            if self.beyond.is_some() {
+                return Control::Stop;
+            }
             if self.say(Told::Begun { prompt_tokens }) == Control::Stop {
                 return Control::Stop;
             }

@@ -33,6 +33,7 @@ mod generation;
 mod http;
 mod keys;
 mod lifecycle;
+mod likely;
 mod metrics;
 mod models;
 mod ollama;

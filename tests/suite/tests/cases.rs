@@ -256,6 +256,86 @@ impl Served {
         }
     }
 
+    /// Tokens that are parts of characters tell their bytes, and a reply that is cut within one has whole ones alone.
+    fn bytes_put_characters_together(&self) {
+        let said = "🙂漢字🫠é";
+        let chat = json!({
+            "model": self.smollm2, "messages": [{ "role": "user", "content": "Smile" }], "grammar": { "regex": said },
+            "logprobs": true, "top_logprobs": 5, "temperature": 0,
+        });
+        let bytes = |token: &Value| -> Vec<u8> {
+            serde_json::from_value(token["bytes"].clone()).unwrap_or_else(|_| panic!("{token}"))
+        };
+        let joined = |tokens: &Value| -> Vec<u8> {
+            let tokens = tokens.as_array().expect("tokens");
+            for token in tokens {
+                let others = token["top_logprobs"].as_array().expect("others");
+                assert_eq!(others.len(), 5);
+                for one in others.iter().chain([token]) {
+                    let bytes = bytes(one);
+                    assert_eq!(one["token"], *String::from_utf8_lossy(&bytes), "{one}");
+                }
+            }
+            tokens.iter().flat_map(bytes).collect()
+        };
+        let answer = self.fine(&chat);
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["content"], said);
+        let tokens = &choice["logprobs"]["content"];
+        assert_eq!(joined(tokens), said.as_bytes());
+        let count = tokens.as_array().map_or(0, Vec::len);
+        assert!(count > said.chars().count(), "{tokens}");
+        // In other words, and in pieces.
+        let responses = json!({
+            "model": self.smollm2, "input": "Smile", "top_logprobs": 5, "temperature": 0,
+            "text": { "format": { "type": "json_schema", "name": "smile", "schema": { "const": said } } },
+            "include": ["message.output_text.logprobs"],
+        });
+        let answer = self.server.post("/v1/responses", &responses).json();
+        let part = &answer["output"][0]["content"][0];
+        let text = part["text"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        assert!(text.contains(said), "{answer}");
+        assert_eq!(joined(&part["logprobs"]), text.as_bytes());
+        let ollama = json!({
+            "model": self.smollm2, "messages": chat["messages"], "stream": false, "logprobs": true, "top_logprobs": 5,
+            "format": { "const": said }, "options": { "temperature": 0 },
+        });
+        let answer = self.server.post("/api/chat", &ollama).json();
+        let text = answer["message"]["content"].as_str();
+        let text = text.unwrap_or_else(|| panic!("{answer}"));
+        assert!(text.contains(said), "{answer}");
+        assert_eq!(joined(&answer["logprobs"]), text.as_bytes());
+        for most in 1..=count {
+            let mut body = chat.clone();
+            body["max_tokens"] = json!(most);
+            let whole = self.fine(&body);
+            let text = whole["choices"][0]["message"]["content"]
+                .as_str()
+                .expect("a text");
+            assert!(said.starts_with(text), "{text:?}");
+            assert_eq!(
+                whole["usage"]["completion_tokens"], most,
+                "what is left out is counted"
+            );
+            let told = joined(&whole["choices"][0]["logprobs"]["content"]);
+            let rest = told.strip_prefix(text.as_bytes()).expect("its text");
+            let cut =
+                std::str::from_utf8(rest).map_or_else(|it| it.error_len().is_none(), str::is_empty);
+            assert!(cut && said.as_bytes().starts_with(&told), "{told:?}");
+            body["stream"] = json!(true);
+            let events = self.server.post("/v1/chat/completions", &body).events();
+            let (mut streamed, mut bytes) = (String::new(), Vec::new());
+            for event in &events {
+                let choice = &event["choices"][0];
+                streamed += choice["delta"]["content"].as_str().unwrap_or_default();
+                if choice["logprobs"].is_object() {
+                    bytes.extend(joined(&choice["logprobs"]["content"]));
+                }
+            }
+            assert_eq!((streamed.as_str(), bytes), (text, told), "{most}");
+        }
+    }
+
     fn what_does_not_fit_or_is_empty_has_a_stated_answer(&self) {
         let secret = format!("The secret is 42. {}", "word ".repeat(5000));
         let body =
@@ -277,7 +357,7 @@ impl Served {
         }
         for (tokens, status) in [
             (json!(0), 200),
-            (json!(-1), 400),
+            (json!(-2), 400),
             (json!(1e8), 400),
             (json!(1.5), 400),
         ] {
@@ -285,9 +365,12 @@ impl Served {
             let answer = self.complete(&body);
             assert_eq!(answer.status, status, "{tokens}: {}", answer.body);
         }
-        // Bounded by the context.
-        let body =
+        // Stated, it is to fit; up to the end of the context is said otherwise.
+        let mut body =
             json!({ "model": TINY, "prompt": "x", "max_tokens": 100_000_000, "ignore_eos": true });
+        let said = self.refused("/v1/completions", &body);
+        assert!(said.contains("+ 100000000 > 1024"), "{said}");
+        body["max_tokens"] = json!(-1);
         let answer = self.fine(&body);
         assert_eq!(answer["choices"][0]["finish_reason"], "length");
         assert_eq!(answer["usage"]["total_tokens"], 1024);
@@ -315,6 +398,7 @@ fn the_classes_of_serving_and_text() {
     served.prompts_are_the_tokens_of_the_model();
     served.templates_are_as_their_authors_meant();
     served.characters_are_whole_and_stops_never_leak();
+    served.bytes_put_characters_together();
     served.what_does_not_fit_or_is_empty_has_a_stated_answer();
     // What was kept alive all along.
     assert_eq!(

@@ -52,7 +52,7 @@ fn number(server: &Server, name: &str) -> f64 {
 
 fn completion(prompt: &str, more: Value) -> Value {
     let mut body =
-        json!({ "model": "model.echo", "prompt": prompt, "temperature": 0, "max_tokens": 2000 });
+        json!({ "model": "model.echo", "prompt": prompt, "temperature": 0, "max_tokens": -1 });
     for (name, value) in more.as_object().expect("an object") {
         body[name] = value.clone();
     }
@@ -490,10 +490,7 @@ fn a_real_engine_tells_its_numbers_and_is_freed_by_who_goes_away() {
             .to_owned();
         body["stream"] = json!(true);
         assert_eq!(said(&server, &body), whole, "{tokens}");
-        assert!(
-            !whole.trim_end_matches('\u{fffd}').contains('\u{fffd}'),
-            "{whole}"
-        );
+        assert!(!whole.contains('\u{fffd}'), "{whole}");
     }
     let asked = json!({ "model": id, "stream": true, "stop": ["ris"], "max_tokens": 8 });
     let text = said(&server, &completion("The capital of France is", asked));

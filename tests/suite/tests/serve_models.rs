@@ -28,7 +28,7 @@ const SLOW: &str =
     "[plugin.echo_a]\nisolation = \"process\"\n[plugin.echo_a.options]\ntoken_delay_ms = 20\n";
 
 fn completion(model: &str, prompt: &str) -> Value {
-    json!({ "model": model, "prompt": prompt, "temperature": 0, "max_tokens": 4000 })
+    json!({ "model": model, "prompt": prompt, "temperature": 0, "max_tokens": -1 })
 }
 
 fn say(server: &Server, model: &str) -> Value {

@@ -195,7 +195,7 @@ impl Soak<'_> {
             }
             12 => {
                 let mut body = canary(which);
-                body["max_tokens"] = json!(-1 - (mixed % 1000) as i64);
+                body["max_tokens"] = json!(-2 - (mixed % 1000) as i64);
                 refused("POST", "/v1/completions", &body.to_string(), 400);
             }
             13 => {

@@ -65,6 +65,15 @@ impl Names {
         }
     }
 
+    /// The field that states how many tokens the reply may have, where these are to fit the context beside the prompt: what Ollama's
+    /// clients state is a ceiling.
+    pub(in crate::serve) fn stated(&self) -> Option<&'static str> {
+        use Endpoint::{Chat, Completions, Messages, Responses};
+        let states = [Chat, Completions, Messages, Responses].contains(&self.endpoint);
+        let name = self.of("max_tokens").filter(|_| states)?;
+        self.given.contains(&name).then_some(name)
+    }
+
     /// The request's name of an engine's field; `None` where it has none.
     pub(in crate::serve) fn of(&self, engine: &str) -> Option<&'static str> {
         if engine == "grammar" {
@@ -198,6 +207,38 @@ mod tests {
             let asked = super::super::read(endpoint, body).unwrap();
             let found = Names::new(endpoint, body, &asked).of(engine);
             assert_eq!(found, expected, "{endpoint:?} {more} {engine}");
+        }
+    }
+
+    #[test]
+    fn ollamas_clients_state_a_ceiling() {
+        use Endpoint::{Chat, Completions, Messages, OllamaChat, Responses};
+        for (endpoint, more, expected) in [
+            (Chat, json!({}), None),
+            (Chat, json!({ "max_tokens": 4 }), Some("max_tokens")),
+            (
+                Chat,
+                json!({ "max_tokens": null, "max_completion_tokens": 4 }),
+                Some("max_completion_tokens"),
+            ),
+            (Completions, json!({}), None),
+            (Completions, json!({ "max_tokens": 4 }), Some("max_tokens")),
+            (
+                Responses,
+                json!({ "max_output_tokens": 4 }),
+                Some("max_output_tokens"),
+            ),
+            (Messages, json!({ "max_tokens": 4 }), Some("max_tokens")),
+            (OllamaChat, json!({ "options": { "num_predict": 4 } }), None),
+        ] {
+            let mut body = json!({ "model": "m" });
+            for (name, value) in more.as_object().unwrap() {
+                body[name] = value.clone();
+            }
+            let body = body.as_object().unwrap();
+            let asked = super::super::read(endpoint, body).unwrap();
+            let found = Names::new(endpoint, body, &asked).stated();
+            assert_eq!(found, expected, "{endpoint:?} {more}");
         }
     }
 }

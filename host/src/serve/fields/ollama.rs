@@ -90,7 +90,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "height", on: GENERATE, does: Refused(|_| false), about: "no images are made" },
     Field { name: "steps", on: GENERATE, does: Refused(|_| false), about: "no images are made" },
 
-    Field { name: "num_predict", on: OPTIONS, does: Honoured(num_predict), about: "most tokens of a reply; −1 (the default) and −2: up to the end of the context" },
+    Field { name: "num_predict", on: OPTIONS, does: Honoured(num_predict), about: "most tokens of a reply, which ends at the end of the context where that comes first, as Ollama's clients expect; −1 (the default) and −2: up to there" },
     Field { name: "temperature", on: OPTIONS, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
         about: "0 always takes the likeliest token; the backend's default unless given, here and below" },
     Field { name: "top_k", on: OPTIONS, does: Honoured(|it, v| whole(&settled(v), 0, u32::MAX).map(|v| it.generate.sampling.top_k = Some(v))), about: "keeps that many of the likeliest tokens; 0 keeps all" },

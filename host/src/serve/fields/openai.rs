@@ -32,7 +32,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "best_of", on: COMPLETIONS, does: Refused(|v| v.as_u64() == Some(1)),
         about: "only 1: none is left out" },
     Field { name: "max_tokens", on: BOTH, does: Honoured(max_tokens),
-        about: "most tokens of a reply; chat: up to the end of the context unless given; completions: 16 unless given" },
+        about: "most tokens of a reply: with those of the prompt more than the context is an error; −1, and unless given in a chat: up to the end of the context; completions: 16 unless given" },
     Field { name: "max_completion_tokens", on: CHAT, does: Honoured(max_tokens),
         about: "the same as `max_tokens`; the smaller holds where both are given" },
     Field { name: "temperature", on: BOTH, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
@@ -100,6 +100,10 @@ pub(super) const FIELDS: &[Field] = &[
 ];
 
 fn max_tokens(asked: &mut Asked, value: &Value) -> Result<(), Amiss> {
+    // As clients of llama-server have it: up to the end of the context.
+    if value.as_f64() == Some(-1.0) {
+        return Ok(());
+    }
     let most = whole(value, 0, u32::MAX)?;
     let before = asked.generate.max_tokens;
     asked.generate.max_tokens = Some(before.map_or(most, |before| before.min(most)));

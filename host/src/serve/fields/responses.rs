@@ -22,7 +22,7 @@ pub(super) const FIELDS: &[Field] = &[
         about: "the response as named server-sent events, as it is made" },
     Field { name: "stream_options", on: RESPONSES, does: Honoured(stream_options), about: "`include_obfuscation` has no effect" },
     Field { name: "max_output_tokens", on: RESPONSES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.max_tokens = Some(v))),
-        about: "most tokens of the response; up to the end of the context unless given" },
+        about: "most tokens of the response: with those of the input more than the context is an error; up to the end of the context unless given" },
     Field { name: "temperature", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
         about: "0 always takes the likeliest token; the backend's default unless given (0.8 for `cpu`)" },
     Field { name: "top_p", on: RESPONSES, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.top_p = Some(v))),

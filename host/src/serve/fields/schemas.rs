@@ -157,7 +157,8 @@ fn schema(endpoint: Endpoint, name: &str) -> Option<Value> {
             "additionalProperties": false,
         }),
         (_, "n") => whole(1, 128),
-        (_, "max_tokens" | "max_completion_tokens" | "max_output_tokens") => count(),
+        (Chat | Completions, "max_tokens" | "max_completion_tokens") => whole(-1, u32::MAX.into()),
+        (_, "max_tokens" | "max_output_tokens") => count(),
         (_, "num_predict" | "repeat_last_n") if endpoint == Endpoint::OllamaOptions => {
             whole(-2, u32::MAX.into())
         }

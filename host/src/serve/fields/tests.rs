@@ -61,6 +61,7 @@ fn defaults_are_openais() {
     assert_eq!(asked(json!({ "model": "m" })), Some(16));
     assert_eq!(asked(json!({ "model": "m", "max_tokens": null })), Some(16));
     assert_eq!(asked(json!({ "model": "m", "max_tokens": 500 })), Some(500));
+    assert_eq!(asked(json!({ "model": "m", "max_tokens": -1 })), None);
     let bare = json!({ "model": "m", "logprobs": true });
     assert_eq!(read_body(Endpoint::Chat, &bare).unwrap().logprobs, Some(0));
 }
@@ -347,7 +348,7 @@ fn what_is_wrong_is_named() {
         ),
         ("top_p", json!(1.5), "expected a number from 0 to 1"),
         ("repeat_penalty", json!(0), "expected a number above 0"),
-        ("max_tokens", json!(-1), "expected a whole number from 0"),
+        ("max_tokens", json!(-2), "expected a whole number from 0"),
         ("max_tokens", json!(1.5), "found 1.5"),
         ("n", json!(0), "from 1 to 128"),
         ("n", json!(129), "from 1 to 128"),

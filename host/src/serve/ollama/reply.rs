@@ -9,6 +9,7 @@ use crate::serve::errors::{Dialect, Problem};
 use crate::serve::fields::{self, Asked, Endpoint};
 use crate::serve::generation::{Answer, Ended, Job, Told};
 use crate::serve::http::{self, App, Shared};
+use crate::serve::likely::Likely;
 use crate::serve::models::Served;
 use crate::serve::openai::{logprobs, ours};
 use crate::serve::reply::{self, Framing, LINES, Render};
@@ -16,7 +17,7 @@ use crate::serve::tools::{Call, Piece};
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
 use axum::response::Response;
-use backplane_plugin_api::types::{Prompt, TokenLogprob};
+use backplane_plugin_api::types::Prompt;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -221,7 +222,7 @@ impl Shape {
         line
     }
 
-    fn with_logprobs(&self, line: &mut Value, tokens: &[&[TokenLogprob]]) {
+    fn with_logprobs(&self, line: &mut Value, tokens: &[&[Likely]]) {
         if self.logprobs && !tokens.is_empty() {
             line["logprobs"] = logprobs::chat(tokens.iter().copied())["content"].take();
         }
@@ -269,8 +270,7 @@ impl Render for Shape {
         };
         let mut line = self.line(&answer.text, &answer.calls, true);
         self.think(&mut line, &answer.thought);
-        let tokens: Vec<&[TokenLogprob]> =
-            answer.reply.logprobs.iter().map(Vec::as_slice).collect();
+        let tokens: Vec<&[Likely]> = answer.logprobs.iter().map(Vec::as_slice).collect();
         self.with_logprobs(&mut line, &tokens);
         self.took(&mut line, answer);
         line

@@ -6,12 +6,12 @@ use crate::serve::errors::Problem;
 use crate::serve::fields::{self, Endpoint};
 use crate::serve::generation::{Answer, Job};
 use crate::serve::http::{self, Shared};
+use crate::serve::likely::Likely;
 use crate::serve::models::find;
 use crate::serve::reply;
 use crate::serve::tools::{Call, Piece};
 use axum::extract::{Request, State};
 use axum::response::Response;
-use backplane_plugin_api::types::TokenLogprob;
 use serde_json::{Value, json};
 
 /// Answers a chat.
@@ -76,7 +76,7 @@ impl Kind for Chat {
         json!({})
     }
 
-    fn logprobs(&mut self, _: usize, tokens: &[&[TokenLogprob]]) -> Value {
+    fn logprobs(&mut self, _: usize, tokens: &[&[Likely]]) -> Value {
         logprobs::chat(tokens.iter().copied())
     }
 }

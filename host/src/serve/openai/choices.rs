@@ -4,9 +4,9 @@ use super::{Frame, Usage, finish_reason, ours};
 use crate::serve::errors::Problem;
 use crate::serve::fields::Asked;
 use crate::serve::generation::{Answer, Told};
+use crate::serve::likely::Likely;
 use crate::serve::reply::{EVENTS, Framing, Render};
 use crate::serve::tools::Piece;
-use backplane_plugin_api::types::TokenLogprob;
 use serde_json::{Value, json};
 
 /// In which words.
@@ -29,7 +29,7 @@ pub(super) trait Kind: Send + Unpin + 'static {
     fn last(&self) -> Value;
 
     /// Log probabilities of the next tokens of choice `index`.
-    fn logprobs(&mut self, index: usize, tokens: &[&[TokenLogprob]]) -> Value;
+    fn logprobs(&mut self, index: usize, tokens: &[&[Likely]]) -> Value;
 }
 
 /// An answer as it is made.
@@ -57,7 +57,7 @@ impl<K: Kind> Choices<K> {
         }
     }
 
-    fn logprobs(&mut self, index: usize, tokens: &[&[TokenLogprob]]) -> Value {
+    fn logprobs(&mut self, index: usize, tokens: &[&[Likely]]) -> Value {
         match self.wants_logprobs {
             true => self.kind.logprobs(index, tokens),
             false => Value::Null,
@@ -100,8 +100,7 @@ impl<K: Kind> Render for Choices<K> {
         let mut choices = Vec::new();
         for (index, answer) in answers.iter().enumerate() {
             self.usage.add(index, self.choices, answer);
-            let tokens: Vec<&[TokenLogprob]> =
-                answer.reply.logprobs.iter().map(Vec::as_slice).collect();
+            let tokens: Vec<&[Likely]> = answer.logprobs.iter().map(Vec::as_slice).collect();
             let logprobs = self.logprobs(index, &tokens);
             let said = self.kind.whole(answer);
             choices.push(choice(

@@ -6,12 +6,12 @@ use crate::serve::errors::Problem;
 use crate::serve::fields::{self, Asked, Endpoint};
 use crate::serve::generation::{Answer, Job};
 use crate::serve::http::{self, Shared};
+use crate::serve::likely::Likely;
 use crate::serve::models::find;
 use crate::serve::reply;
 use crate::serve::tools::Piece;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use backplane_plugin_api::types::TokenLogprob;
 use serde_json::{Map, Value, json};
 
 /// Most prompts of one request, and most replies to them.
@@ -79,7 +79,7 @@ impl Kind for Text {
         json!("")
     }
 
-    fn logprobs(&mut self, index: usize, tokens: &[&[TokenLogprob]]) -> Value {
+    fn logprobs(&mut self, index: usize, tokens: &[&[Likely]]) -> Value {
         match self.offsets.get_mut(index) {
             Some(offset) => logprobs::completion(tokens.iter().copied(), offset),
             None => Value::Null,

@@ -1,25 +1,16 @@
 //! Log probabilities, in the shapes of both endpoints. From engines a token comes first, the likeliest others after it; clients are told
 //! the likeliest of all, among which the token is if it is one of them.
 
-use backplane_plugin_api::types::TokenLogprob;
+use crate::serve::likely::Likely;
 use serde_json::{Map, Value, json};
 
-/// A token's bytes; none where its text has lost some.
-fn bytes(token: &TokenLogprob) -> Value {
-    if token.text.contains('\u{fffd}') {
-        Value::Null
-    } else {
-        json!(token.text.as_bytes())
-    }
-}
-
-fn one(token: &TokenLogprob) -> Value {
-    json!({ "token": token.text, "logprob": token.logprob, "bytes": bytes(token) })
+fn one(token: &Likely) -> Value {
+    json!({ "token": token.text, "logprob": token.logprob, "bytes": token.bytes })
 }
 
 /// The likeliest of a token and the others, as many as there are others.
-fn likeliest<'a>(chosen: &'a TokenLogprob, others: &'a [TokenLogprob]) -> Vec<&'a TokenLogprob> {
-    let same = |other: &&TokenLogprob| match (chosen.id(), other.id()) {
+fn likeliest<'a>(chosen: &'a Likely, others: &'a [Likely]) -> Vec<&'a Likely> {
+    let same = |other: &&Likely| match (chosen.id, other.id) {
         (Some(one), Some(other)) => one == other,
         _ => chosen.text == other.text,
     };
@@ -31,8 +22,8 @@ fn likeliest<'a>(chosen: &'a TokenLogprob, others: &'a [TokenLogprob]) -> Vec<&'
 }
 
 /// As chat has them.
-pub(in crate::serve) fn chat<'a>(tokens: impl IntoIterator<Item = &'a [TokenLogprob]>) -> Value {
-    let token = |all: &[TokenLogprob]| {
+pub(in crate::serve) fn chat<'a>(tokens: impl IntoIterator<Item = &'a [Likely]>) -> Value {
+    let token = |all: &[Likely]| {
         let (chosen, others) = all.split_first()?;
         let mut json = one(chosen);
         let top = likeliest(chosen, others).into_iter();
@@ -45,7 +36,7 @@ pub(in crate::serve) fn chat<'a>(tokens: impl IntoIterator<Item = &'a [TokenLogp
 
 /// As completions have them; `offset` is where the first token begins, in characters, and is moved to the end of the last.
 pub(super) fn completion<'a>(
-    tokens: impl IntoIterator<Item = &'a [TokenLogprob]>,
+    tokens: impl IntoIterator<Item = &'a [Likely]>,
     offset: &mut usize,
 ) -> Value {
     let (mut texts, mut values, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
@@ -70,12 +61,12 @@ pub(super) fn completion<'a>(
 mod tests {
     use super::*;
 
-    fn token(text: &str, logprob: f32, token: u32) -> TokenLogprob {
-        let text = text.to_owned();
-        TokenLogprob {
-            token,
-            text,
+    fn token(text: &str, logprob: f32, id: u32) -> Likely {
+        Likely {
+            id: Some(id),
+            text: text.to_owned(),
             logprob,
+            bytes: (text != "\u{fffd}").then(|| text.as_bytes().to_vec()),
         }
     }
 

@@ -294,6 +294,15 @@ impl Model {
         heard.stop_tokens.clone_from(&options.stop_tokens);
         heard.special.clone_from(&self.special);
         heard.stops = Stops::new(options.stop.clone());
+        // The size of the prompt is told before the server is asked, which tells of it late or not at all.
+        heard.read = Some(0);
+        let event = Event::Prefill {
+            done: 0,
+            total: prompt_tokens,
+        };
+        if sink.borrow_mut().on_event(event) == Control::Stop {
+            return Ok(cancelled(prompt_tokens, &heard));
+        }
         let result = self.call(&stop, |client, stop| {
             native::completion(client, body, stop, &mut |chunk| {
                 heard.take(chunk, prompt_tokens, &mut **sink.borrow_mut())

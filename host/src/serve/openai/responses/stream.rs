@@ -3,10 +3,10 @@
 use super::{Frame, status};
 use crate::serve::errors::Problem;
 use crate::serve::generation::{Answer, Told};
+use crate::serve::likely::Likely;
 use crate::serve::openai::{id, logprobs};
 use crate::serve::reply::{Framing, NAMED, Render};
 use crate::serve::tools::{Call, Piece};
-use backplane_plugin_api::types::TokenLogprob;
 use serde_json::{Value, json};
 
 /// A response as it is made.
@@ -154,7 +154,7 @@ impl Events {
         );
     }
 
-    fn piece(&mut self, piece: Piece, logprobs: &[TokenLogprob], events: &mut Vec<Value>) {
+    fn piece(&mut self, piece: Piece, logprobs: &[Likely], events: &mut Vec<Value>) {
         match piece {
             Piece::Text(delta) => {
                 if delta.is_empty() && logprobs.is_empty() {
@@ -216,7 +216,7 @@ impl Events {
         }
     }
 
-    fn told_logprobs(&self, tokens: &[&[TokenLogprob]]) -> Vec<Value> {
+    fn told_logprobs(&self, tokens: &[&[Likely]]) -> Vec<Value> {
         if !self.frame.logprobs {
             return Vec::new();
         }
@@ -255,8 +255,7 @@ impl Render for Events {
             self.piece(Piece::Thought(answer.thought.clone()), &[], &mut events);
         }
         self.piece(Piece::Text(answer.text.clone()), &[], &mut events);
-        let tokens: Vec<&[TokenLogprob]> =
-            answer.reply.logprobs.iter().map(Vec::as_slice).collect();
+        let tokens: Vec<&[Likely]> = answer.logprobs.iter().map(Vec::as_slice).collect();
         self.tokens = self.told_logprobs(&tokens);
         for (number, call) in answer.calls.iter().enumerate() {
             let (id, name) = (call.id.clone(), call.name.clone());
