@@ -22,6 +22,8 @@ pub(super) fn by_likelihood(a: &Candidate, b: &Candidate) -> Ordering {
 const LANES: usize = 16;
 /// Elements of which only the highest is looked at first.
 const BLOCK: usize = 64;
+/// Elements of which the place of the highest is looked for only where none before is as high.
+const STRETCH: usize = 4096;
 
 fn higher(one: f32, other: f32) -> f32 {
     if other > one { other } else { one }
@@ -42,43 +44,64 @@ fn lanes_max(mut lanes: [f32; LANES]) -> f32 {
 /// The highest that is a number.
 fn block_max(block: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    for chunk in block.chunks(LANES) {
-        for (highest, &logit) in lanes.iter_mut().zip(chunk) {
-            *highest = higher(*highest, logit);
+    // Whole arrays: the compiler then keeps lanes in vectors.
+    let (chunks, rest) = block.as_chunks::<LANES>();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            lanes[lane] = higher(lanes[lane], chunk[lane]);
         }
+    }
+    for (highest, &logit) in lanes.iter_mut().zip(rest) {
+        *highest = higher(*highest, logit);
     }
     lanes_max(lanes)
 }
 
-/// The likeliest token and its logit; of equals the lowest id.
-pub(super) fn argmax(logits: &[f32]) -> Result<(u32, f32), NotFinite> {
+/// Below zero as a signed number where this is no number.
+fn below_if_nan(logit: f32) -> u32 {
+    f32::INFINITY.to_bits().wrapping_sub(logit.abs().to_bits())
+}
+
+/// The highest that is a number, and whether there is one that is none.
+fn stretch_max(stretch: &[f32]) -> (f32, bool) {
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    // As wide as the lanes, so that both are compared in one go.
-    let mut broken = [0_u32; LANES];
-    let chunks = logits.chunks_exact(LANES);
-    let rest = chunks.remainder();
+    let mut signs = [0_u32; LANES];
+    let (chunks, rest) = stretch.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             lanes[lane] = higher(lanes[lane], chunk[lane]);
-            broken[lane] |= u32::from(chunk[lane].is_nan());
+        }
+        // A loop of its own, in whole numbers: otherwise what it keeps goes through scalar registers each time.
+        for lane in 0..LANES {
+            signs[lane] |= below_if_nan(chunk[lane]);
         }
     }
     for (lane, &logit) in rest.iter().enumerate() {
         lanes[lane] = higher(lanes[lane], logit);
-        broken[lane] |= u32::from(logit.is_nan());
+        signs[lane] |= below_if_nan(logit);
     }
-    let max = lanes_max(lanes);
-    if broken.iter().any(|&lane| lane > 0) || max == f32::INFINITY {
+    let any = signs.iter().fold(0, |any, signs| any | signs);
+    (lanes_max(lanes), any >> 31 != 0)
+}
+
+/// The likeliest token and its logit; of equals the lowest id.
+pub(super) fn argmax(logits: &[f32]) -> Result<(u32, f32), NotFinite> {
+    let (mut max, mut at) = (f32::NEG_INFINITY, 0);
+    for (index, stretch) in logits.chunks(STRETCH).enumerate() {
+        let (highest, broken) = stretch_max(stretch);
+        if broken {
+            return Err(NotFinite);
+        }
+        // Of equals the first stands.
+        if highest > max {
+            (max, at) = (highest, index * STRETCH);
+        }
+    }
+    if max == f32::INFINITY {
         return Err(NotFinite);
     }
-    let holds = |block: &[f32]| {
-        block
-            .iter()
-            .fold(false, |found, &logit| found | (logit == max))
-    };
-    let block = logits.chunks(BLOCK).position(holds).unwrap_or(0) * BLOCK;
-    let within = logits[block..].iter().position(|&logit| logit == max);
-    Ok(((block + within.unwrap_or(0)) as u32, max))
+    let within = logits[at..].iter().position(|&logit| logit == max);
+    Ok(((at + within.unwrap_or(0)) as u32, max))
 }
 
 /// The `k` likeliest in order; fewer where logits are minus infinity.
@@ -185,6 +208,25 @@ mod tests {
             if let Some(first) = sorted.first() {
                 prop_assert_eq!(argmax(&logits), Ok((first.token, first.logit)));
             }
+        }
+    }
+
+    #[test]
+    fn the_highest_and_what_is_no_number_are_found_wherever_they_stand() {
+        for len in [1, 15, 16, 17, 4095, 4096, 4097, 9001] {
+            for place in (0..len).step_by(1 + len / 50).chain([len - 1]) {
+                let mut logits = vec![-3.5; len];
+                logits[place] = 2.0;
+                // An equal that comes later.
+                logits[len - 1] = 2.0;
+                assert_eq!(argmax(&logits), Ok((place as u32, 2.0)), "{len} {place}");
+                for broken in [f32::NAN, -f32::NAN, f32::INFINITY] {
+                    logits[place] = broken;
+                    assert_eq!(argmax(&logits), Err(NotFinite), "{len} {place} {broken}");
+                }
+            }
+            let none = vec![f32::NEG_INFINITY; len];
+            assert_eq!(argmax(&none), Ok((0, f32::NEG_INFINITY)));
         }
     }
 }
