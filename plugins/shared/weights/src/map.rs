@@ -64,8 +64,11 @@ impl Map {
         Ok(Map(map))
     }
 
-    /// Asks the system to read the whole file ahead. Failing to is no error: pages then come when they are first touched.
+    /// Asks the system to read the whole file ahead, and to map it in large pages where it can. Failing to is no error: pages then come
+    /// when they are first touched.
     pub(crate) fn prefetch(&self) {
+        #[cfg(target_os = "linux")]
+        let _ = self.0.advise(memmap2::Advice::HugePage);
         #[cfg(unix)]
         let _ = self.0.advise(memmap2::Advice::WillNeed);
     }

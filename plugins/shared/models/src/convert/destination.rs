@@ -4,7 +4,7 @@ use crate::ModelError;
 use backplane_weights::{Error, Weights};
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -13,7 +13,7 @@ pub(super) struct Destination {
     path: PathBuf,
     partial: PathBuf,
     replace: bool,
-    file: BufWriter<File>,
+    file: Blocks<File>,
     moved: bool,
 }
 
@@ -46,7 +46,7 @@ impl Destination {
             path: path.into(),
             partial,
             replace,
-            file: BufWriter::with_capacity(1 << 20, file),
+            file: Blocks::new(file),
             moved: false,
         })
     }
@@ -56,16 +56,13 @@ impl Destination {
         &self.partial
     }
 
-    pub(super) fn file(&mut self) -> &mut BufWriter<File> {
+    pub(super) fn file(&mut self) -> &mut Blocks<File> {
         &mut self.file
     }
 
     /// Moves the file to its destination, once all of it is on the disk.
     pub(super) fn finish(mut self, weights: &Weights) -> Result<(), ModelError> {
-        let written = self
-            .file
-            .flush()
-            .and_then(|()| self.file.get_ref().sync_all());
+        let written = self.file.flush().and_then(|()| self.file.out.sync_all());
         written.map_err(|cause| io(&self.partial, cause))?;
         // Something may have come there in the meantime.
         check(&self.path, weights, self.replace)?;
@@ -86,6 +83,46 @@ impl Drop for Destination {
         if !self.moved {
             let _ = std::fs::remove_file(&self.partial);
         }
+    }
+}
+
+/// Writes blocks of 2 MiB, each where a multiple of that begins: what the system then keeps of the file lies in large pages, which engines map.
+pub(super) struct Blocks<W> {
+    out: W,
+    block: Vec<u8>,
+}
+
+impl<W: Write> Blocks<W> {
+    const BYTES: usize = 2 << 20;
+
+    fn new(out: W) -> Self {
+        Self {
+            out,
+            block: Vec::with_capacity(Self::BYTES),
+        }
+    }
+
+    fn write_block(&mut self) -> std::io::Result<()> {
+        self.out.write_all(&self.block)?;
+        self.block.clear();
+        Ok(())
+    }
+}
+
+impl<W: Write> Write for Blocks<W> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = Self::BYTES - self.block.len();
+        let taken = &bytes[..room.min(bytes.len())];
+        self.block.extend_from_slice(taken);
+        if self.block.len() == Self::BYTES {
+            self.write_block()?;
+        }
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.write_block()?;
+        self.out.flush()
     }
 }
 
@@ -176,4 +213,37 @@ fn io(path: &Path, cause: std::io::Error) -> ModelError {
         path: path.into(),
         cause,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Keeps what each write was given.
+    #[derive(Default)]
+    struct Writes(Vec<Vec<u8>>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_file_is_written_in_whole_blocks() {
+        let bytes: Vec<u8> = (0..5 << 20).map(|at: u32| (at % 251) as u8).collect();
+        let mut blocks = Blocks::new(Writes::default());
+        for piece in bytes.chunks(700_001) {
+            blocks.write_all(piece).unwrap();
+        }
+        blocks.flush().unwrap();
+        let sizes: Vec<usize> = blocks.out.0.iter().map(Vec::len).collect();
+        assert_eq!(sizes, [2 << 20, 2 << 20, 1 << 20]);
+        assert!(blocks.out.0.concat() == bytes);
+    }
 }
