@@ -38,6 +38,17 @@ parts = [chunk for chunk in client.chat.completions.create(**asked, stream=True)
 assert "".join(part.choices[0].delta.content or "" for part in parts) == text
 assert all(part.usage is None for part in parts)
 
+# Choices begin in order, whichever speaks first: the accumulator appends them.
+for _ in range(4):
+    with client.chat.completions.stream(model=model, messages=messages, n=4, seed=7, max_completion_tokens=4) as stream:
+        deltas = [event.chunk.choices[0] for event in stream if event.type == "chunk" and event.chunk.choices]
+        final = stream.current_completion_snapshot
+    assert [delta.index for delta in deltas if delta.delta.role] == [0, 1, 2, 3], deltas
+    assert [choice.index for choice in final.choices] == [0, 1, 2, 3], final
+    for choice in final.choices:
+        said = "".join(delta.delta.content or "" for delta in deltas if delta.index == choice.index)
+        assert choice.message.content == said, (choice, said)
+
 # Completions.
 said = client.completions.create(model=model, prompt="The capital of France is", max_tokens=6, temperature=0, logprobs=2)
 assert "Paris" in said.choices[0].text, said

@@ -39,8 +39,10 @@ pub(super) struct Choices<K> {
     /// Choices for each prompt.
     choices: u32,
     wants_logprobs: bool,
-    /// Which choices have begun.
-    begun: Vec<bool>,
+    /// How many there are in all.
+    count: usize,
+    /// Whether they have begun.
+    begun: bool,
     usage: Usage,
 }
 
@@ -52,7 +54,8 @@ impl<K: Kind> Choices<K> {
             frame,
             choices: asked.choices,
             wants_logprobs: asked.logprobs.is_some(),
-            begun: vec![false; count],
+            count,
+            begun: false,
             usage: Usage::default(),
         }
     }
@@ -70,14 +73,17 @@ impl<K: Kind> Choices<K> {
         self.frame.json(object, json!([choice]))
     }
 
-    /// The first event of a choice, once for each.
-    fn begin(&mut self, index: usize) -> Option<Value> {
-        let begun = self.begun.get_mut(index)?;
-        if std::mem::replace(begun, true) {
-            return None;
+    /// The first events of all choices, once. They come in order, whichever says something first: clients append what they
+    /// have not seen yet.
+    fn begin(&mut self) -> Vec<Value> {
+        if std::mem::replace(&mut self.begun, true) {
+            return Vec::new();
         }
-        let first = self.kind.first()?;
-        Some(self.chunk(index, first, Value::Null, None))
+        let first = |index| {
+            let first = self.kind.first()?;
+            Some(self.chunk(index, first, Value::Null, None))
+        };
+        (0..self.count).filter_map(first).collect()
     }
 }
 
@@ -125,7 +131,7 @@ impl<K: Kind> Render for Choices<K> {
                 piece,
                 logprobs,
             } => {
-                let mut events: Vec<Value> = self.begin(index).into_iter().collect();
+                let mut events = self.begin();
                 if let Some(said) = self.kind.piece(piece) {
                     let logprobs = match logprobs.is_empty() {
                         true => Value::Null,
@@ -138,7 +144,7 @@ impl<K: Kind> Render for Choices<K> {
             Told::Done { index, result } => {
                 let answer = result?;
                 self.usage.add(index, self.choices, &answer);
-                let mut events: Vec<Value> = self.begin(index).into_iter().collect();
+                let mut events = self.begin();
                 let reason = finish_reason(&answer);
                 let mut last = self.chunk(index, self.kind.last(), Value::Null, Some(reason));
                 last["backplane"] = ours(&answer);
