@@ -327,7 +327,20 @@ fn invalid_prompt(error: backplane_tokenizer::Error) -> Error {
     Error::invalid_field("prompt", format!("prompt: {error}"))
 }
 
-/// A seed from the randomness that the standard library keeps for its hash maps.
+/// A seed from the randomness that the standard library keeps for its hash maps: of 53 bits, as programs that take every
+/// number for a float are to give it back as it was told.
 fn fresh_seed() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
+    std::hash::RandomState::new().build_hasher().finish() >> 11
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drawn_seeds_are_whole_as_floats() {
+        let drawn: Vec<u64> = (0..64).map(|_| fresh_seed()).collect();
+        assert!(drawn.iter().all(|&seed| seed < 1 << 53), "{drawn:?}");
+        assert!(drawn.iter().any(|&seed| seed > u64::from(u32::MAX)));
+    }
 }
