@@ -71,6 +71,8 @@ struct Found {
     ended: Option<Instant>,
     /// Whether all of the answer was sent.
     whole: bool,
+    /// Whether a reply to it failed: the status of a stream does not tell.
+    failed: bool,
     /// What its fields are called.
     names: Option<Names>,
     model: Option<(String, String)>,
@@ -160,6 +162,18 @@ impl Exchange {
         found.queue_s = found.queue_s.max(completion.queue_s);
     }
 
+    /// A reply to it has failed, after so many tokens of its prompt and of its own.
+    pub(super) fn lost(&self, prompt_tokens: u64, completion_tokens: u64) {
+        let mut found = self.found();
+        found.prompt_tokens += prompt_tokens;
+        found.completion_tokens += completion_tokens;
+    }
+
+    /// A reply to it fails, which may have begun as one that is well.
+    pub(super) fn fails(&self) {
+        self.found().failed = true;
+    }
+
     /// Runs what answers it.
     pub(super) async fn run<T>(self: Arc<Self>, answering: impl Future<Output = T>) -> T {
         CURRENT.scope(self, answering).await
@@ -210,6 +224,7 @@ impl Drop for Exchange {
             route,
             status,
             gone,
+            failed = found.failed,
             model,
             backend,
             prompt_tokens = found.prompt_tokens,

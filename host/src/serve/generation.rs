@@ -371,6 +371,9 @@ struct Meter {
     begun: Instant,
     /// When the last token came.
     last: Option<Instant>,
+    /// Tokens of the prompt that were read, and those that were made: what counts where no reply tells it.
+    read: u64,
+    made: u64,
 }
 
 impl Meter {
@@ -387,6 +390,8 @@ impl Meter {
             series,
             begun: begun.unwrap_or_else(Instant::now),
             last: None,
+            read: 0,
+            made: 0,
         }
     }
 
@@ -398,6 +403,7 @@ impl Meter {
     }
 
     fn token(&mut self) {
+        self.made += 1;
         let now = Instant::now();
         match self.last.replace(now) {
             Some(last) => self.series.next_token.observe((now - last).as_secs_f64()),
@@ -425,6 +431,20 @@ impl Meter {
         series.ended(completion.finish_reason);
         if let Some(exchange) = &self.exchange {
             exchange.took(reply);
+        }
+    }
+
+    fn failed(&self, problem: &Problem) {
+        let series = &self.series;
+        series.prompt_tokens.fetch_add(self.read, Ordering::Relaxed);
+        let made = &series.completion_tokens;
+        made.fetch_add(self.made, Ordering::Relaxed);
+        series.failed(problem.is_refusal());
+        if let Some(exchange) = &self.exchange {
+            exchange.lost(self.read, self.made);
+            if !problem.is_refusal() {
+                exchange.fails();
+            }
         }
     }
 }
@@ -468,7 +488,7 @@ impl Teller {
         let result = self.answer(&model, &mut job);
         match &result {
             Ok(answer) => self.meter.ended(&answer.reply),
-            Err(problem) => self.meter.series.failed(problem.is_refusal()),
+            Err(problem) => self.meter.failed(problem),
         }
         let Self {
             index,
@@ -638,9 +658,13 @@ impl Teller {
 
 impl Sink for Teller {
     fn on_event(&mut self, event: Event<'_>) -> Control {
-        if matches!(event, Event::Token { .. }) {
-            self.meter.token();
-            self.thought_tokens += u64::from(self.reader.thinks());
+        match event {
+            Event::Token { .. } => {
+                self.meter.token();
+                self.thought_tokens += u64::from(self.reader.thinks());
+            }
+            Event::Prefill { done, .. } => self.meter.read = done,
+            Event::Text { .. } => {}
         }
         if !std::mem::replace(&mut self.begun, true) {
             let prompt_tokens = match event {

@@ -1,7 +1,7 @@
 //! The one way from a request to its answer: generations are started, and a dialect's [`Render`] puts what they tell into
 //! its shape, as a whole or as it comes.
 
-use super::access;
+use super::access::{self, Exchange};
 use super::errors::Problem;
 use super::generation::{self, Answer, Job, Running, Told};
 use super::http::{self, App};
@@ -126,7 +126,7 @@ async fn respond(mut running: Running, mut render: impl Render) -> Result<Respon
     let pending = pending.iter().map(|data| event(framing, data)).collect();
     let body = Events {
         framing,
-        request: access::current().map_or(String::new(), |exchange| exchange.id.clone()),
+        exchange: access::current(),
         running: Some(running),
         render,
         pending,
@@ -151,8 +151,8 @@ fn event(framing: Framing, data: &Value) -> Bytes {
 
 struct Events<R> {
     framing: Framing,
-    /// The request's id.
-    request: String,
+    /// The request.
+    exchange: Option<Arc<Exchange>>,
     /// `None` once the end is written: generations that are left are stopped.
     running: Option<Running>,
     render: R,
@@ -189,7 +189,12 @@ impl<R: Render> Events<R> {
 
     fn fail(&mut self, problem: &Problem) {
         self.running = None;
-        let last = self.render.failed(problem, &self.request);
+        let exchange = self.exchange.as_deref();
+        if let Some(exchange) = exchange {
+            exchange.fails();
+        }
+        let request = exchange.map_or("", |exchange| &exchange.id);
+        let last = self.render.failed(problem, request);
         self.push(&last);
     }
 }

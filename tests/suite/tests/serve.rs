@@ -8,6 +8,7 @@ use backplane_tests::{SMOLLM2, real_model, run};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -474,6 +475,15 @@ fn replies_may_end_before_it_stops_and_are_cut_off_then() {
     let last = lines.last().expect("an error");
     assert!(last.contains("the server is stopping"), "{last}");
     assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
+    let log = server.hears("access: ");
+    let line = log
+        .lines()
+        .find(|line| line.contains("route=\"/v1/completions\""));
+    let line = line.unwrap_or_else(|| panic!("no line in\n{log}"));
+    assert!(line.contains("status=200 gone=false failed=true"), "{line}");
+    for none in [" prompt_tokens=0", " completion_tokens=0"] {
+        assert!(!line.contains(none), "{line}");
+    }
 
     // Nor does it wait for the rest of requests.
     let mut server = start("0");
@@ -540,6 +550,55 @@ fn a_worker_that_crashes_fails_its_request_and_the_others_go_on() {
     }
     assert_eq!(server.get("/healthz").status, 200);
     assert_eq!(server.get("/readyz").status, 200);
+}
+
+#[test]
+fn what_a_reply_took_counts_where_its_worker_is_killed() {
+    let manifest =
+        "[plugin.echo_a]\nisolation = \"process\"\n[plugin.echo_a.options]\ntoken_delay_ms = 10";
+    let (home, manifest) = modules::home(&["echo-a"], manifest);
+    let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
+    let body = json!({ "model": "model.echo", "prompt": "x".repeat(1000), "max_tokens": -1, "temperature": 0, "stream": true });
+    let mut coming = head(send(
+        &server.address,
+        "POST",
+        "/v1/completions",
+        "",
+        &body.to_string(),
+    ));
+    for _ in 0..6 {
+        coming.line().expect("it streams");
+    }
+    let pid = server.child.id().to_string();
+    let workers = Command::new("pgrep").args(["-P", &pid]).output();
+    let workers = String::from_utf8(workers.expect("pgrep runs").stdout).expect("UTF-8");
+    for worker in workers.split_whitespace() {
+        let killed = Command::new("kill").args(["-KILL", worker]).status();
+        assert!(killed.expect("kill runs").success());
+    }
+    let last = lines(coming).pop().expect("an error");
+    assert!(last.contains("SIGKILL"), "{last}");
+    let log = server.hears("failed=true");
+    let line = log.lines().find(|line| line.contains("failed=true"));
+    let line = line.expect("just heard");
+    let tokens = |name: &str| {
+        let after = line.split(&format!(" {name}=")).nth(1);
+        let number = after.and_then(|after| after.split(' ').next());
+        number.and_then(|number| number.parse::<u64>().ok())
+    };
+    assert!(tokens("completion_tokens") >= Some(3), "{line}");
+    let page = server.get("/metrics").body;
+    for name in ["prompt_tokens", "completion_tokens"] {
+        let counted = page.lines().find_map(|line| {
+            line.strip_prefix(&format!("backplane_{name}_total{{"))?
+                .rsplit(' ')
+                .next()?
+                .parse()
+                .ok()
+        });
+        assert!(tokens(name) > Some(0), "{line}");
+        assert_eq!(counted, tokens(name), "{line}\n{page}");
+    }
 }
 
 #[test]
