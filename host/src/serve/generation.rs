@@ -143,15 +143,27 @@ pub(super) enum Ended {
 impl Answer {
     fn new(reply: Reply, reader: Reader, thought_tokens: u64, plan: &Plan) -> Self {
         let whole = reader.whole();
-        let (thought, text, calls) = reader.into_parts();
-        let notices = reply.notice.iter().cloned();
+        let (thought, text, mut calls) = reader.into_parts();
+        let whole = whole >= calls.len();
+        let told = reply.notice.iter().chain(plan.notices());
+        let mut notices: Vec<String> = told.cloned().collect();
+        if let Some(stop) = reply.completion.stop_string.as_ref().filter(|_| !whole) {
+            // Who asks for a stop text knows of no call that it cuts.
+            let count = calls.len();
+            calls.retain(|call| call.value().is_some());
+            if calls.len() < count {
+                notices.push(format!(
+                    "a call is left out that the stop text {stop:?} cut"
+                ));
+            }
+        }
         Self {
             thought,
             thought_tokens,
             text,
-            whole: whole >= calls.len(),
+            whole,
             calls,
-            notices: notices.chain(plan.notices().iter().cloned()).collect(),
+            notices,
             reply,
             logprobs: Vec::new(),
         }

@@ -58,6 +58,8 @@ with echo.messages.stream(**asked, messages=messages) as stream:
     assert any(event.type == "input_json" for event in stream)
     final = stream.get_final_message()
 assert final.content[-1].input == {"city": "Paris"} and final.content[-1].name == "weather", final
+cut = echo.messages.create(**asked, messages=messages, stop_sequences=["Paris"])
+assert cut.stop_reason == "stop_sequence" and not cut.content, cut
 messages += [{"role": "assistant", "content": [one.model_dump() for one in whole.content]},
              {"role": "user", "content": [{"type": "tool_result", "tool_use_id": block.id, "content": "sunny"}]}]
 answer = echo.messages.create(**asked, messages=messages)

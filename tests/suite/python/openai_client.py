@@ -130,6 +130,10 @@ with echo.chat.completions.stream(**asked, messages=messages) as stream:
     final = stream.get_final_completion()
 assert [one.name for one in done] == ["weather"] and json.loads(done[0].arguments) == {"city": "Paris"}
 assert final.choices[0].message.tool_calls[0].function.arguments == called.function.arguments
+# A call that a stop text cuts is none.
+cut = echo.chat.completions.create(**asked, messages=messages, stop=["Paris"])
+assert cut.choices[0].finish_reason == "stop" and not cut.choices[0].message.tool_calls, cut
+assert "a call is left out" in cut.backplane["notice"], cut
 messages += [whole.choices[0].message.model_dump(),
              {"role": "tool", "tool_call_id": called.id, "content": "sunny"}]
 assert echo.chat.completions.create(**asked, messages=messages).choices[0].message.content.count("sunny") == 1

@@ -162,7 +162,8 @@ fn forced_calls(server: &Server, id: &str) {
     let (_, streamed, reason) = put_together(&events);
     let streamed: Vec<&Value> = streamed.iter().map(|call| &call["arguments"]).collect();
     assert_eq!((streamed, reason), (calls, json!("tool_calls")));
-    // Cut within the mark, or at a stop text within the call: no part of a mark is said, and nobody is told to act on half a call.
+    // Cut within the mark: no part of a mark is said, and nobody is told to act on half a call. Stop texts end what is said, and
+    // a call that has to be made is no such thing.
     let forced = json!({ "tools": [weather()], "tool_choice": "required" });
     for tokens in 1..5 {
         let mut body = asked(id, forced.clone());
@@ -173,9 +174,12 @@ fn forced_calls(server: &Server, id: &str) {
         assert_eq!(choice["message"]["content"].as_str().unwrap_or(""), "");
     }
     let mut body = asked(id, forced);
-    body["stop"] = json!(["city"]);
+    body["stop"] = json!(["city", "Paris", "Rome"]);
     let answer = whole(server, &body);
-    assert_eq!(answer["choices"][0]["finish_reason"], "stop", "{answer}");
+    let choice = &answer["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{answer}");
+    assert!(arguments(&choice["message"]["tool_calls"][0])["city"].is_string());
+    cut_calls(server, id);
     // Not held to a call, it says what it likes, and no mark.
     for more in [
         json!({ "tools": [weather()] }),
@@ -190,6 +194,36 @@ fn forced_calls(server: &Server, id: &str) {
             "{answer}"
         );
     }
+}
+
+/// Calls that `max_tokens` cuts: as far as they go where arguments are a text, else not at all.
+fn cut_calls(server: &Server, id: &str) {
+    let mut body = asked(
+        id,
+        json!({ "tools": [weather()], "tool_choice": "required" }),
+    );
+    let mut cut = 0;
+    for tokens in [8, 12, 16, 20] {
+        body["max_tokens"] = json!(tokens);
+        let answer = whole(server, &body);
+        let choice = &answer["choices"][0];
+        let Some(call) = choice["message"]["tool_calls"].get(0) else {
+            continue;
+        };
+        let given = call["function"]["arguments"].as_str().expect("a text");
+        if serde_json::from_str::<Value>(given).is_ok() {
+            continue;
+        }
+        cut += 1;
+        assert_eq!(choice["finish_reason"], "length", "{answer}");
+        let schema = &weather()["function"]["parameters"];
+        let theirs = json!({ "model": id, "messages": body["messages"], "temperature": 0, "max_tokens": tokens,
+            "tools": [{ "name": "weather", "input_schema": schema }], "tool_choice": { "type": "any" } });
+        let answer = server.post("/v1/messages", &theirs).json();
+        assert_eq!(answer["stop_reason"], "max_tokens", "{answer}");
+        assert_eq!(answer["content"], json!([]), "{answer}");
+    }
+    assert!(cut > 0, "a call is cut");
 }
 
 fn formats(server: &Server, id: &str) {

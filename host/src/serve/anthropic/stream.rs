@@ -141,10 +141,10 @@ impl Render for Message {
             .then(|| json!({ "type": "thinking", "thinking": answer.thought, "signature": "" }));
         let text =
             (!answer.text.is_empty()).then(|| json!({ "type": "text", "text": answer.text }));
-        let calls = answer.calls.iter().map(|call| {
-            // Arguments that were cut off are no JSON.
-            let input: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-            json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input })
+        // One that was cut off has no input that could be told: no tool is used.
+        let calls = answer.calls.iter().filter_map(|call| {
+            let input = call.value()?;
+            Some(json!({ "type": "tool_use", "id": call.id, "name": call.name, "input": input }))
         });
         let content: Value = thought.into_iter().chain(text).chain(calls).collect();
         let reason = json!(stop_reason(answer));

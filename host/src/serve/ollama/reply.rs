@@ -213,8 +213,9 @@ impl Shape {
         });
         if self.chat {
             line["message"] = json!({ "role": "assistant", "content": text });
+            let calls: Vec<Value> = calls.iter().filter_map(function).collect();
             if !calls.is_empty() {
-                line["message"]["tool_calls"] = calls.iter().map(function).collect();
+                line["message"]["tool_calls"] = json!(calls);
             }
         } else {
             line["response"] = json!(text);
@@ -248,11 +249,10 @@ impl Shape {
     }
 }
 
-/// A call as Ollama tells it: whole, without an id.
-fn function(call: &Call) -> Value {
-    // Arguments that were cut off are no JSON.
-    let arguments: Value = serde_json::from_str(&call.arguments).unwrap_or_else(|_| json!({}));
-    json!({ "function": { "name": call.name, "arguments": arguments } })
+/// A call as Ollama tells it: whole, without an id; `None` for one that was cut off.
+fn function(call: &Call) -> Option<Value> {
+    let arguments = call.value()?;
+    Some(json!({ "function": { "name": call.name, "arguments": arguments } }))
 }
 
 impl Render for Shape {
@@ -300,7 +300,7 @@ impl Render for Shape {
             Told::Done { result, .. } => {
                 let answer = result?;
                 let mut lines = Vec::new();
-                if !answer.calls.is_empty() {
+                if answer.calls.iter().any(|call| call.value().is_some()) {
                     lines.push(self.line("", &answer.calls, false));
                 }
                 let mut last = self.line("", &[], true);

@@ -112,6 +112,10 @@ impl Plan {
             Some(_) => grammar::in_channels(&mut marks, &right, calls.must, held),
             None => grammar::of(format, &mut marks, &right, calls, held, thoughts),
         };
+        if calls.must {
+            // Such texts end what is said; a reply that only calls says nothing, and half a call is of no use.
+            request.options.stop.clear();
+        }
         let field = held.map_or("tools", |held| held.field);
         request.options.grammar = Some(grammar.map_err(|why| Problem::field(field, why))?);
         let otherwise = match held {

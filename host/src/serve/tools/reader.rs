@@ -38,6 +38,13 @@ pub(in crate::serve) struct Call {
     pub(in crate::serve) arguments: String,
 }
 
+impl Call {
+    /// Its arguments; `None` where they were cut off, and are no JSON.
+    pub(in crate::serve) fn value(&self) -> Option<serde_json::Value> {
+        serde_json::from_str(&self.arguments).ok()
+    }
+}
+
 /// Reads one reply.
 #[derive(Debug)]
 pub(in crate::serve) struct Reader {
