@@ -237,11 +237,15 @@ impl Problem {
                 json["error"]["request_id"] = request.into();
                 json
             }
-            Dialect::Anthropic => json!({
-                "type": "error",
-                "error": { "type": self.anthropic_kind(), "message": self.message },
-                "request_id": request,
-            }),
+            Dialect::Anthropic => {
+                let mut error = json!({ "type": self.anthropic_kind(), "message": self.message });
+                if self.param.as_deref() == Some("thread") {
+                    // By this clients know to send the whole history instead.
+                    let code = "thread_unsupported_request";
+                    error["details"] = json!({ "error_code": code, "unsupported": ["thread"] });
+                }
+                json!({ "type": "error", "error": error, "request_id": request })
+            }
             Dialect::Ollama => json!({ "error": self.message }),
         }
     }

@@ -66,6 +66,21 @@ answer = echo.messages.create(**asked, messages=messages)
 assert "sunny" in answer.content[0].text and answer.stop_reason == "end_turn", answer
 
 
+# The client's own runner of tools, which goes on without threads when the server says that it keeps none. Beside the tool's answer the model finds what
+# was asked, and calls it again: one turn more is enough.
+@anthropic.beta_tool
+def weather(city: str) -> str:
+    """The weather of a city."""
+    heard.append(city)
+    return "sunny"
+
+
+heard = []
+runner = echo.beta.messages.tool_runner(model=ECHO, max_tokens=500, extra_body=greedy, tools=[weather], messages=messages[:1], max_iterations=2)
+told = [message for message in runner]
+assert heard[:1] == ["Paris"] and told[0].stop_reason == "tool_use", (heard, told)
+
+
 def refused(kind, call, word):
     try:
         call()

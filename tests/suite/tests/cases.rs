@@ -207,6 +207,11 @@ impl Served {
             );
         }
         assert_eq!(self.count(&prompt(&self.gemma3, json!(""))), 1);
+        for text in ["Hello", "<bos>Hello", "<bos><bos>Hello"] {
+            let asked = prompt(&self.gemma3, json!(text));
+            let answer = self.server.post("/tokenize", &asked).json();
+            assert_eq!(answer["tokens"], json!([2, 9259]), "{text}");
+        }
     }
 
     fn templates_are_as_their_authors_meant(&self) {

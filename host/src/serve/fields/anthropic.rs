@@ -39,6 +39,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "thinking", on: BOTH, does: Honoured(thinking), about: "`disabled`, `enabled` or `adaptive`: given to the template as `enable_thinking`; `budget_tokens` and `display` have no effect; what is thought is told in blocks of the type `thinking`, with an empty signature" },
     Field { name: "diagnostics", on: MESSAGES, does: Refused(|v| is_empty(v) || *v == json!({ "previous_message_id": null })), about: "no message is stored to compare with" },
     Field { name: "container", on: MESSAGES, does: Refused(is_empty), about: "there are no containers" },
+    Field { name: "thread", on: BOTH, does: Refused(is_empty), about: "no conversation is kept: each request brings its whole history; the refusal is the one after which Anthropic's clients go on without threads" },
     Field { name: "context_management", on: BOTH, does: Refused(is_empty), about: "nothing of a conversation is left out" },
     Field { name: "mcp_servers", on: BOTH, does: Refused(is_empty), about: "no other servers are asked" },
     Field { name: "inference_geo", on: MESSAGES, does: Refused(|v| v == "global"), about: "it runs here" },

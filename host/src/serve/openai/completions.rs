@@ -28,7 +28,7 @@ pub(in crate::serve) async fn create(
     let served = find(&app.models, &asked.model)?;
     let frame = Frame::new("cmpl", &served.id, &asked);
     let kind = Text {
-        offsets: vec![0; jobs.len()],
+        places: vec![logprobs::Place::default(); jobs.len()],
     };
     let shape = Choices::new(kind, frame, &asked, jobs.len());
     reply::send(&app, &served, jobs, asked.stream, shape).await
@@ -52,7 +52,7 @@ fn jobs(body: &Map<String, Value>, asked: &Asked) -> Result<Vec<Job>, Problem> {
 
 struct Text {
     /// Where the next token of each choice begins, in characters.
-    offsets: Vec<usize>,
+    places: Vec<logprobs::Place>,
 }
 
 impl Kind for Text {
@@ -80,8 +80,8 @@ impl Kind for Text {
     }
 
     fn logprobs(&mut self, index: usize, tokens: &[&[Likely]]) -> Value {
-        match self.offsets.get_mut(index) {
-            Some(offset) => logprobs::completion(tokens.iter().copied(), offset),
+        match self.places.get_mut(index) {
+            Some(place) => logprobs::completion(tokens.iter().copied(), place),
             None => Value::Null,
         }
     }

@@ -113,9 +113,17 @@ fn compile(schema: &Value) -> Option<String> {
     Some(plain(&line))
 }
 
-/// What the compiler says of a schema that nothing satisfies, in words for who wrote it.
+/// What the compiler says, in words for who wrote the schema.
 fn plain(line: &str) -> String {
     const NOTHING: &str = "Unsatisfiable schema: ";
+    if line.contains("coerce_one_of") {
+        return "parts of its oneOf overlap, and which of them a text is can't be seen while it is written: \
+                make them exclude each other, or write anyOf"
+            .to_owned();
+    }
+    if line.contains("Default retriever does not fetch") {
+        return "a $ref leads out of the schema: no other documents are fetched".to_owned();
+    }
     if !line.contains(NOTHING) {
         return line.to_owned();
     }

@@ -16,8 +16,9 @@ pub(super) fn endless(root: &Value) -> Option<String> {
 }
 
 /// A schema without the parts that have no finite text: none satisfies what stands in their place. One that has none itself stays as
-/// it is.
+/// it is. Formats that the compiler doesn't know are left out as well: they are annotations, as JSON Schema has it.
 pub(super) fn pruned(mut root: Value) -> Value {
+    annotations(&mut root);
     let known = known(&root).filter(|known| known.values().any(|finite| !finite));
     let Some(known) = known else {
         return root;
@@ -34,6 +35,45 @@ pub(super) fn pruned(mut root: Value) -> Value {
         prune(&mut root, &known);
     }
     root
+}
+
+/// Formats that texts are held to.
+const FORMATS: [&str; 10] = [
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
+];
+
+/// Leaves out formats that are not among these. What stands for values is no schema and stays.
+fn annotations(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            let known = |format: &Value| format.as_str().is_none_or(|it| FORMATS.contains(&it));
+            if object.get("format").is_some_and(|format| !known(format)) {
+                object.remove("format");
+            }
+            for (key, part) in object {
+                match key.as_str() {
+                    "enum" | "const" | "default" | "examples" => {}
+                    // Names of their own, one of which may be `enum`.
+                    "properties" | "patternProperties" | "$defs" | "definitions" => {
+                        let parts = part.as_object_mut().into_iter().flatten();
+                        parts.for_each(|(_, part)| annotations(part));
+                    }
+                    _ => annotations(part),
+                }
+            }
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(annotations),
+        _ => {}
+    }
 }
 
 /// Takes such parts out of a schema that has a finite text.
@@ -338,6 +378,28 @@ mod tests {
             defs.insert(format!("n{length}"), json!({ "type": "string" }));
             let schema = json!({ "$ref": "#/$defs/n0", "$defs": defs });
             assert_eq!(endless(&schema), None);
+        }
+    }
+    #[test]
+    fn formats_that_are_not_known_are_annotations() {
+        let schema = json!({ "type": "object", "properties": {
+            "format": { "type": "string", "format": "path" },
+            "enum": { "anyOf": [{ "type": "string", "format": "uuid" }, { "type": "string", "format": "uuid4" }] },
+            "fixed": { "const": { "format": "path" } },
+        } });
+        let pruned = pruned(schema);
+        assert_eq!(
+            pruned["properties"],
+            json!({
+                "format": { "type": "string" },
+                "enum": { "anyOf": [{ "type": "string", "format": "uuid" }, { "type": "string" }] },
+                "fixed": { "const": { "format": "path" } },
+            })
+        );
+        for format in FORMATS {
+            let schema = json!({ "type": "string", "format": format });
+            let faults = super::super::check::schemas(vec![schema]);
+            assert!(faults[0].is_none(), "{format}: {faults:?}");
         }
     }
 }

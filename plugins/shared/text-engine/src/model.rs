@@ -261,15 +261,21 @@ impl TextModel for Model {
     }
 
     fn tokenize(&self, text: &str, add_special: bool, parse_special: bool) -> Result<Vec<u32>> {
-        self.tokenizer
-            .encode(
-                text,
-                EncodeOptions {
-                    add_special,
-                    parse_special,
-                },
-            )
-            .map_err(tokenizer_error)
+        let options = EncodeOptions {
+            add_special,
+            parse_special,
+        };
+        let mut tokens = self
+            .tokenizer
+            .encode(text, options)
+            .map_err(tokenizer_error)?;
+        // One that the text spells is the one that would be added, as in prompts.
+        let bos = self.tokenizer.bos().filter(|_| self.tokenizer.adds_bos());
+        if let Some(bos) = bos.filter(|_| add_special && parse_special) {
+            let first = tokens.iter().take_while(|&&token| token == bos).count();
+            tokens.drain(..first.saturating_sub(1));
+        }
+        Ok(tokens)
     }
 
     fn detokenize(&self, tokens: &[u32], special: bool) -> Result<Vec<u8>> {
