@@ -6,6 +6,7 @@ use super::cors::{self, Page};
 use super::errors::{Dialect, Problem};
 use super::http::{App, Peer};
 use super::keys::{self, Holder};
+use super::queries;
 use super::routes::{self, Access, ROUTES, Route};
 use crate::manifest::MetricsFor;
 use axum::body::Body;
@@ -20,7 +21,11 @@ use std::sync::Arc;
 const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 
 /// Names the request, lets it in or not, and sees its answer out.
-pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
+pub(super) async fn pass(
+    State(app): State<Arc<App>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let path = request.extensions().get::<MatchedPath>();
     let route = path.and_then(|path| routes::find(request.method(), path.as_str()));
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
@@ -45,7 +50,10 @@ pub(super) async fn pass(State(app): State<Arc<App>>, request: Request, next: Ne
                 if let Some(holder) = holder {
                     exchange.has_key(holder.name);
                 }
-                exchange.clone().run(next.run(request)).await
+                match read_query(route, exchange.dialect(), &mut request) {
+                    Ok(()) => exchange.clone().run(next.run(request)).await,
+                    Err(problem) => problem.into_response(),
+                }
             }
             Err(problem) => problem.into_response(),
         },
@@ -70,6 +78,24 @@ fn methods(route: Option<&Route>) -> Vec<Method> {
         route.is_some_and(|route| row.path == route.path) && row.access != Access::Admin
     });
     all.map(|row| row.method.clone()).collect()
+}
+
+/// Gives the request what its query asks for. One for no path, or by a method that it doesn't take, is refused for that.
+fn read_query(
+    route: Option<&Route>,
+    dialect: Dialect,
+    request: &mut Request,
+) -> Result<(), Problem> {
+    let method = match *request.method() {
+        Method::HEAD => Method::GET,
+        ref method => method.clone(),
+    };
+    if let Some(route) = route.filter(|route| route.method == method) {
+        let query = request.uri().query().unwrap_or_default();
+        let queried = queries::read(route.path, dialect, query)?;
+        request.extensions_mut().insert(queried);
+    }
+    Ok(())
 }
 
 /// Which page asks, if one does.

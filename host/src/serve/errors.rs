@@ -200,8 +200,8 @@ impl Problem {
             param: Some(field.to_owned()),
             code: Some("context_length_exceeded"),
             ..Self::invalid(format!(
-                "input length and `{field}` exceed context limit: {prompt} + {asked} > {context} tokens \
-                 (ask for at most {left}, or shorten the input)"
+                "input length and `{field}` exceed context limit: {prompt} + {asked} > {context}, \
+                 decrease input length or `{field}` and try again (at most {left} tokens are left)"
             ))
         }
     }
@@ -238,7 +238,13 @@ impl Problem {
                 json
             }
             Dialect::Anthropic => {
-                let mut error = json!({ "type": self.anthropic_kind(), "message": self.message });
+                // By these words clients know to shorten the conversation.
+                let long = match self.is_long_prompt() {
+                    true => "prompt is too long: ",
+                    false => "",
+                };
+                let message = format!("{long}{}", self.message);
+                let mut error = json!({ "type": self.anthropic_kind(), "message": message });
                 if self.param.as_deref() == Some("thread") {
                     // By this clients know to send the whole history instead.
                     let code = "thread_unsupported_request";
@@ -248,6 +254,22 @@ impl Problem {
             }
             Dialect::Ollama => json!({ "error": self.message }),
         }
+    }
+
+    /// Whether the prompt does not fit, whatever the reply.
+    fn is_long_prompt(&self) -> bool {
+        let overflow = self.code == Some("context_length_exceeded");
+        overflow && self.param.as_deref() != Some("max_tokens")
+    }
+
+    /// As the `error` of a response that has failed: its codes are others, and the request is told by the answer's head.
+    pub(super) fn of_response(&self) -> Value {
+        let code = match self.status {
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_exceeded",
+            status if status.is_client_error() => "invalid_prompt",
+            _ => SERVER,
+        };
+        json!({ "code": code, "message": self.message })
     }
 
     /// Anthropic's `type`, which follows the status.
@@ -358,10 +380,47 @@ mod tests {
         );
         let ollama = problem.shaped(Dialect::Ollama, "r1");
         assert_eq!(ollama, json!({ "error": "`stop`: why" }));
+        for (problem, code) in [
+            (problem, "invalid_prompt"),
+            (Problem::busy("why"), "rate_limit_exceeded"),
+            (Problem::internal("why"), "server_error"),
+        ] {
+            let error = problem.of_response();
+            assert_eq!(error["code"], code, "{error}");
+            assert!(error["message"].as_str().unwrap().ends_with("why"));
+        }
         let nowhere = Problem::no_path("/api/pull").shaped(Dialect::OpenAi, "r1");
         assert_eq!(nowhere, json!({ "error": "there is no /api/pull" }));
         let nowhere = Problem::no_path("/v1/messages/batches").shaped(Dialect::OpenAi, "r1");
         assert_eq!(nowhere["type"], "error");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told_in_words_that_clients_parse() {
+        let said = |problem: &Problem, dialect| {
+            let error = problem.shaped(dialect, "r1")["error"].take();
+            error["message"].as_str().unwrap().to_owned()
+        };
+        let beyond = Problem::beyond("max_tokens", 100, 32_000, 4096);
+        for dialect in [Dialect::OpenAi, Dialect::Anthropic] {
+            let said = said(&beyond, dialect);
+            let words = "input length and `max_tokens` exceed context limit: 100 + 32000 > 4096, \
+                decrease input length or `max_tokens` and try again";
+            assert!(said.starts_with(words), "{said}");
+            assert!(said.contains("at most 3996 tokens are left"), "{said}");
+        }
+        let backend = "cpu".to_owned();
+        let error = types::Error {
+            field: "prompt".to_owned(),
+            ..types::Error::new(ErrorCode::ContextOverflow, "why")
+        };
+        let long = Problem::from(&Error::Backend { backend, error });
+        let theirs = said(&long, Dialect::Anthropic);
+        assert!(
+            theirs.starts_with("prompt is too long: cpu: why"),
+            "{theirs}"
+        );
+        assert!(said(&long, Dialect::OpenAi).starts_with("cpu: why"));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | question | place |
 //! | --- | --- |
 //! | which fields a request may have, and what becomes of each | `fields.rs` |
+//! | which parameters a query may have | `queries.rs` |
 //! | what an error looks like | `errors.rs` |
 //! | what is wrong with settings before it starts | `faults.rs` |
 //! | which paths there are, and who may ask for them | `routes.rs` |
@@ -41,6 +42,7 @@ mod openai;
 mod openapi;
 mod operator;
 mod page;
+mod queries;
 mod queue;
 mod reply;
 mod routes;

@@ -3,6 +3,7 @@
 use super::errors::Dialect;
 use super::fields::{self, Endpoint};
 use super::http::{App, Shared, json as answer};
+use super::queries;
 use super::routes::{Access, ROUTES, Route};
 use axum::extract::State;
 use axum::http::{Method, StatusCode};
@@ -181,11 +182,20 @@ fn described(route: &Route, operation: &Operation) -> Value {
         "summary": route.about,
         "responses": responses,
     });
-    if let Some((_, name)) = route.path.split_once('{') {
+    let in_path = route.path.split_once('{').map(|(_, name)| {
         let name = name.trim_end_matches('}');
         let schema = json!({ "type": "string" });
-        described["parameters"] =
-            json!([{ "name": name, "in": "path", "required": true, "schema": schema }]);
+        json!({ "name": name, "in": "path", "required": true, "schema": schema })
+    });
+    let parameters: Vec<Value> = in_path
+        .into_iter()
+        .chain(queries::described(route))
+        .collect();
+    if !parameters.is_empty() {
+        described["parameters"] = json!(parameters);
+    }
+    if queries::takes_any(route) {
+        described["description"] = json!("Parameters of the query have no effect.");
     }
     let request = match (operation.reads, route.path) {
         (Some(endpoint), _) => Some(request_name(endpoint)),
@@ -210,9 +220,9 @@ fn statuses(route: &Route, operation: &Operation) -> Vec<(u16, &'static str)> {
     let one = route.path.contains('{');
     let all = [
         (
-            reads || one,
+            reads || one || !queries::takes_any(route),
             400,
-            "the request is wrong: the message names the field",
+            "the request is wrong: the message names the field or parameter",
         ),
         (
             route.access != Access::Open,

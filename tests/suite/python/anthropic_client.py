@@ -103,6 +103,7 @@ refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, m
 refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"anthropic-version": "2001-01-01"}), "invalid_request_error")
 refused(anthropic.PermissionDeniedError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"Origin": "http://evil.example"}), "permission_error")
 assert [one.id for one in client.models.list()] == [model]
+assert [one.id for one in client.beta.models.list(limit=1)] == [model]
 assert client.models.retrieve(model).type == "model"
 refused(anthropic.NotFoundError, lambda: client.models.retrieve("another"), "not_found_error")
 refused(anthropic.AuthenticationError, lambda: echo.with_options(api_key="wrong").messages.create(model=ECHO, messages=hi, max_tokens=1), "authentication_error")

@@ -1,6 +1,6 @@
 //! The staged program as a server.
 
-use crate::http::{self, Answer};
+use crate::http::{self, Answer, Coming};
 use crate::{Heard, command};
 use serde_json::Value;
 use std::path::Path;
@@ -93,6 +93,19 @@ impl Server {
     /// Sends something.
     pub fn post(&self, path: &str, body: &Value) -> Answer {
         http::ask(&self.address, "POST", path, &body.to_string())
+    }
+
+    /// Sends something that is answered by a stream, which has begun.
+    ///
+    /// # Panics
+    /// It is refused.
+    pub fn stream(&self, path: &str, body: &Value) -> Coming {
+        let mut body = body.clone();
+        body["stream"] = Value::Bool(true);
+        let stream = http::send(&self.address, "POST", path, "", &body.to_string());
+        let coming = http::head(stream);
+        assert_eq!(coming.status, 200, "{path}");
+        coming
     }
 
     /// Sends a signal.

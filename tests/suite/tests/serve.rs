@@ -1,7 +1,7 @@
 //! The server as its clients and its operator meet it.
 #![cfg(unix)]
 
-use backplane_tests::http::{ask, head, send};
+use backplane_tests::http::{Answer, ask, head, send};
 use backplane_tests::modules::{self, move_over, place, variant, write_manifest};
 use backplane_tests::server::Server;
 use backplane_tests::{SMOLLM2, real_model, run};
@@ -188,7 +188,7 @@ fn a_reply_that_does_not_fit_beside_its_prompt(server: &Server, id: &str) {
             let rest = message
                 .strip_prefix(&sizes)
                 .unwrap_or_else(|| panic!("{message}"));
-            assert!(rest.contains(" + 1000 > 128 tokens"), "{message}");
+            assert!(rest.contains(" + 1000 > 128, decrease "), "{message}");
             assert_eq!(error["type"], "invalid_request_error");
             if path != "/v1/messages" {
                 let (code, param) = (&error["code"], &error["param"]);
@@ -202,7 +202,7 @@ fn a_reply_that_does_not_fit_beside_its_prompt(server: &Server, id: &str) {
         let said = server.post(path, &body).json()["error"]["message"].to_string();
         let (_, left) = said.split_once("at most ").expect("what is left");
         let left: u64 = left
-            .split(',')
+            .split(' ')
             .next()
             .and_then(|it| it.parse().ok())
             .expect("a number");
@@ -441,14 +441,8 @@ fn replies_may_end_before_it_stops_and_are_cut_off_then() {
         .ready()
     };
     let begin = |server: &Server, length: usize| {
-        let body = json!({ "model": "model.echo", "prompt": "x".repeat(length), "max_tokens": -1, "temperature": 0, "stream": true });
-        let mut coming = head(send(
-            &server.address,
-            "POST",
-            "/v1/completions",
-            "",
-            &body.to_string(),
-        ));
+        let body = json!({ "model": "model.echo", "prompt": "x".repeat(length), "max_tokens": -1, "temperature": 0 });
+        let mut coming = server.stream("/v1/completions", &body);
         assert!(coming.line().is_some_and(|line| line.starts_with("data: ")));
         coming
     };
@@ -470,10 +464,25 @@ fn replies_may_end_before_it_stops_and_are_cut_off_then() {
 
     let mut server = start("0");
     let coming = begin(&server, 1000);
+    let text = user(&"x".repeat(500));
+    let chat =
+        json!({ "model": "model.echo", "messages": text, "max_tokens": 400, "temperature": 0 });
+    let response = json!({ "model": "model.echo", "input": text, "temperature": 0 });
+    let line = json!({ "model": "model.echo", "messages": text });
+    let others = [
+        ("/v1/chat/completions", chat.clone()),
+        ("/v1/responses", response),
+        ("/v1/messages", chat),
+        ("/api/chat", line),
+    ];
+    let others = others.map(|(path, body)| (path, server.stream(path, &body)));
     server.signal("-TERM");
     let lines = self::lines(coming);
     let last = lines.last().expect("an error");
     assert!(last.contains("the server is stopping"), "{last}");
+    for (path, coming) in others {
+        fails_in_the_shape_of(path, &coming.rest());
+    }
     assert_eq!(server.ended(Duration::from_secs(5)).code(), Some(0));
     let log = server.hears("access: ");
     let line = log
@@ -513,6 +522,43 @@ fn replies_may_end_before_it_stops_and_are_cut_off_then() {
     server.signal("-TERM");
     assert_eq!(server.ended(Duration::from_secs(2)).code(), Some(143));
     drop(coming);
+}
+
+/// That a stream ended with the error that an answer of its path would have been.
+fn fails_in_the_shape_of(path: &str, answer: &Answer) {
+    let last = answer.body.trim_end().lines().last().expect("an error");
+    let data = last.strip_prefix("data: ").unwrap_or(last);
+    let error: Value = serde_json::from_str(data).expect("the last event is JSON");
+    let (why, id) = ("the server is stopping", answer.header("x-request-id"));
+    let (kind, expected) = match path {
+        "/v1/messages" => (
+            "error",
+            json!({ "type": "error", "error": { "type": "overloaded_error", "message": why }, "request_id": id }),
+        ),
+        "/v1/responses" => (
+            "response.failed",
+            json!({ "code": "server_error", "message": why }),
+        ),
+        "/api/chat" => ("", json!({ "error": why })),
+        _ => (
+            "",
+            json!({ "error": { "type": "server_error", "message": why, "param": null, "code": null, "request_id": id } }),
+        ),
+    };
+    let named = answer
+        .body
+        .lines()
+        .rfind(|line| line.starts_with("event: "));
+    assert_eq!(named.map_or("", |line| &line[7..]), kind, "{path}: {last}");
+    if path == "/v1/responses" {
+        let response = &error["response"];
+        assert_eq!(
+            (&response["status"], &response["error"]),
+            (&json!("failed"), &expected)
+        );
+    } else {
+        assert_eq!(error, expected, "{path}");
+    }
 }
 
 fn lines(mut coming: backplane_tests::http::Coming) -> Vec<String> {
@@ -558,14 +604,8 @@ fn what_a_reply_took_counts_where_its_worker_is_killed() {
         "[plugin.echo_a]\nisolation = \"process\"\n[plugin.echo_a.options]\ntoken_delay_ms = 10";
     let (home, manifest) = modules::home(&["echo-a"], manifest);
     let server = Server::start(home.path(), Some(&manifest), &["model.echo"]).ready();
-    let body = json!({ "model": "model.echo", "prompt": "x".repeat(1000), "max_tokens": -1, "temperature": 0, "stream": true });
-    let mut coming = head(send(
-        &server.address,
-        "POST",
-        "/v1/completions",
-        "",
-        &body.to_string(),
-    ));
+    let body = json!({ "model": "model.echo", "prompt": "x".repeat(1000), "max_tokens": -1, "temperature": 0 });
+    let mut coming = server.stream("/v1/completions", &body);
     for _ in 0..6 {
         coming.line().expect("it streams");
     }
@@ -614,14 +654,8 @@ fn a_reload_leaves_what_runs_and_gives_what_comes_to_the_new_module() {
         assert_eq!(answer.json()["choices"][0]["text"], text);
     };
     let long = "x".repeat(150);
-    let body = json!({ "model": "model.echo", "prompt": long, "max_tokens": -1, "temperature": 0, "stream": true });
-    let mut coming = head(send(
-        &server.address,
-        "POST",
-        "/v1/completions",
-        "",
-        &body.to_string(),
-    ));
+    let body = json!({ "model": "model.echo", "prompt": long, "max_tokens": -1, "temperature": 0 });
+    let mut coming = server.stream("/v1/completions", &body);
     assert!(coming.line().is_some());
     // Over the file in place, while it is in use: a new module, and a new manifest in which it is fast.
     std::fs::write(place(home.path(), "echo-a"), variant("echo-a", "another"))

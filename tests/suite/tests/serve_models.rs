@@ -1,6 +1,9 @@
 //! Models that are loaded when they are asked for, the room they take, and the queue before them.
 #![cfg(unix)]
 
+#[path = "serve_models/pages.rs"]
+mod pages;
+
 use backplane_tests::http::{Coming, ask, head, send};
 use backplane_tests::server::Server;
 use backplane_tests::{SMOLLM2, modules, real_model, run};
@@ -41,16 +44,8 @@ fn say(server: &Server, model: &str) -> Value {
 
 /// A stream of a model that goes on for long, and has begun.
 fn stream(server: &Server, model: &str) -> Coming {
-    let mut body = completion(model, &"a long reply ".repeat(200));
-    body["stream"] = json!(true);
-    let mut coming = head(send(
-        &server.address,
-        "POST",
-        "/v1/completions",
-        "",
-        &body.to_string(),
-    ));
-    assert_eq!(coming.status, 200);
+    let body = completion(model, &"a long reply ".repeat(200));
+    let mut coming = server.stream("/v1/completions", &body);
     assert!(coming.line().is_some());
     coming
 }
@@ -105,6 +100,7 @@ fn models_come_when_asked_for_and_go_when_idle() {
     assert_eq!(ids, ["a", "b", "gone"]);
     assert_eq!(list["data"][0]["backplane"]["state"], "unloaded");
     assert_eq!((loaded(&server).len(), children(&server)), (0, 0));
+    pages::lists(&server);
 
     // Many at once share one load.
     std::thread::scope(|scope| {

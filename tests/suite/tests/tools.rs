@@ -294,37 +294,37 @@ fn wrong_schemas(server: &Server, id: &str) {
         (
             json!({ "tools": [bad] }),
             "tools[0].function.parameters",
-            place,
+            "`tools[0].function.parameters`: /properties/place",
         ),
         (
             json!({ "response_format": endless }),
             "response_format.json_schema.schema",
-            "/response_format/json_schema/schema/properties/next: no finite text satisfies it",
+            "`response_format.json_schema.schema`: /properties/next: no finite text satisfies it",
         ),
         (
             json!({ "tools": with(itself) }),
             "tools[0].function.parameters",
-            "`tides` is left out: /tools/0/function/parameters/properties/next: no finite text satisfies it",
+            "`tools[0].function.parameters`: /properties/next: no finite text satisfies it",
         ),
         (
             json!({ "tools": with(json!({ "type": "string" })) }),
             "tools[0].function.parameters",
-            "`tides` is left out: /tools/0/function/parameters/type: expected an object's schema, as arguments are objects, found \"string\"",
+            "`tools[0].function.parameters`: /type: expected an object's schema, as arguments are objects, found \"string\"",
         ),
         (
             json!({ "tools": with(json!({ "enum": [1] })), "tool_choice": "required" }),
             "tools[0].function.parameters",
-            "`tides` is left out: /tools/0/function/parameters: no text satisfies it",
+            "`tools[0].function.parameters`: no text satisfies it",
         ),
         (
             json!({ "tools": [weather(), bad], "tool_choice": { "type": "function", "function": { "name": "tides" } } }),
             "tools[1].function.parameters",
-            "/tools/1/function/parameters/properties/place",
+            "`tools[1].function.parameters`: /properties/place",
         ),
         (
             json!({ "response_format": format }),
             "response_format.json_schema.schema",
-            "/response_format/json_schema/schema/items",
+            "`response_format.json_schema.schema`: /items",
         ),
         (json!({ "grammar": { "regex": "(" } }), "grammar", ""),
         (

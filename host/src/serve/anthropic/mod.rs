@@ -10,6 +10,7 @@ use super::generation::{Answer, Job};
 use super::http::{self, App, Shared};
 use super::models::find;
 use super::ollama::timestamp;
+use super::queries::Queried;
 use super::tools::Plan;
 use super::{reply, tokens};
 use crate::registry::Model;
@@ -51,11 +52,37 @@ pub(super) fn model(id: &str, since: u64) -> Value {
     json!({ "type": "model", "id": id, "display_name": id, "created_at": timestamp(since) })
 }
 
-/// All models: one page.
-pub(super) fn models(all: Vec<(String, u64)>) -> Value {
-    let all: Vec<Value> = all.iter().map(|(id, since)| model(id, *since)).collect();
-    let id = |model: Option<&Value>| model.map(|model| model["id"].clone());
-    json!({ "first_id": id(all.first()), "last_id": id(all.last()), "has_more": false, "data": all })
+/// Models of a page, unless told otherwise.
+const PAGE: usize = 20;
+
+/// A page of the models with these ids, served since so many seconds after 1970.
+///
+/// # Errors
+/// There is none of the id where it is to begin or to end.
+pub(super) fn models(ids: &[String], since: u64, queried: &Queried) -> Result<Value, Problem> {
+    let at = |name: &str, id: &str| {
+        let found = ids.iter().position(|known| known == id);
+        found.ok_or_else(|| Problem::field(name, format!("no model with the id {id:?} is served")))
+    };
+    let limit = queried.limit.unwrap_or(PAGE);
+    let (page, has_more) = match (&queried.after, &queried.before) {
+        (_, Some(before)) => {
+            let end = at("before_id", before)?;
+            let start = end.saturating_sub(limit);
+            (start..end, start > 0)
+        }
+        (after, None) => {
+            let after = after.as_deref().map(|after| at("after_id", after));
+            let start = after.transpose()?.map_or(0, |after| after + 1);
+            let end = ids.len().min(start.saturating_add(limit));
+            (start..end, end < ids.len())
+        }
+    };
+    let page = &ids[page];
+    let data: Vec<Value> = page.iter().map(|id| model(id, since)).collect();
+    Ok(
+        json!({ "first_id": page.first(), "last_id": page.last(), "has_more": has_more, "data": data }),
+    )
 }
 
 /// Counts the tokens that a conversation gives the model.
@@ -131,4 +158,48 @@ fn usage(answer: &Answer) -> Value {
         "cache_read_input_tokens": completion.cached_tokens,
         "output_tokens": completion.completion_tokens,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn models_come_by_pages() {
+        let ids: Vec<String> = (0..25).map(|number| format!("m{number}")).collect();
+        let page = |limit: Option<usize>, after: Option<&str>, before: Option<&str>| {
+            let queried = Queried {
+                limit,
+                after: after.map(str::to_owned),
+                before: before.map(str::to_owned),
+            };
+            models(&ids, 0, &queried).unwrap()
+        };
+        for (limit, after, before, first, last, count, more) in [
+            (None, None, None, "m0", "m19", 20, true),
+            (None, Some("m19"), None, "m20", "m24", 5, false),
+            (Some(1000), None, None, "m0", "m24", 25, false),
+            (Some(25), None, None, "m0", "m24", 25, false),
+            (Some(1), Some("m3"), None, "m4", "m4", 1, true),
+            (Some(2), None, Some("m3"), "m1", "m2", 2, true),
+            (Some(9), None, Some("m3"), "m0", "m2", 3, false),
+        ] {
+            let page = page(limit, after, before);
+            let ends = (&page["first_id"], &page["last_id"]);
+            assert_eq!(ends, (&json!(first), &json!(last)), "{page}");
+            assert_eq!(page["data"].as_array().unwrap().len(), count);
+            assert_eq!(page["has_more"], more, "{limit:?} {after:?} {before:?}");
+        }
+        for (after, before) in [(Some("m24"), None), (None, Some("m0"))] {
+            let expected =
+                json!({ "first_id": null, "last_id": null, "has_more": false, "data": [] });
+            assert_eq!(page(None, after, before), expected);
+        }
+        let nowhere = Queried {
+            after: Some("m25".to_owned()),
+            ..Queried::default()
+        };
+        let said = models(&ids, 0, &nowhere).unwrap_err().json()["error"]["message"].to_string();
+        assert!(said.contains("`after_id`: no model with the id"), "{said}");
+    }
 }

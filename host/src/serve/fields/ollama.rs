@@ -70,7 +70,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "logprobs", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.wants_logprobs = v)), about: "log probabilities of the tokens" },
     Field { name: "top_logprobs", on: BOTH, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
         about: "of how many of the likeliest, 0 to 20; needs `logprobs`" },
-    Field { name: "input", on: EMBED, does: Content, about: "a text, or an array of up to 2048; where there is none, or the text is empty, the model is loaded" },
+    Field { name: "input", on: EMBED, does: Content, about: "a text, an array of token ids, or an array of up to 2048 of either; where there is none, or the text is empty, the model is loaded" },
     Field { name: "prompt", on: EMBEDDINGS, does: Content, about: "a text; required" },
     Field { name: "dimensions", on: EMBED, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.ollama.dimensions = Some(v).filter(|v| *v > 0))),
         about: "how many numbers of each vector are kept, the first; what is kept has the length 1 again; more than there are is refused; 0: all" },

@@ -1,7 +1,7 @@
 //! Answers with choices: those of chats and of completions differ in a few words.
 
 use super::{Frame, Usage, finish_reason, ours};
-use crate::serve::errors::Problem;
+use crate::serve::errors::{Dialect, Problem};
 use crate::serve::fields::Asked;
 use crate::serve::generation::{Answer, Told};
 use crate::serve::likely::Likely;
@@ -163,7 +163,7 @@ impl<K: Kind> Render for Choices<K> {
         vec![last]
     }
 
-    fn failed(&mut self, problem: &Problem, _: &str) -> Vec<Value> {
-        vec![problem.json()]
+    fn failed(&mut self, problem: &Problem, request: &str) -> Vec<Value> {
+        vec![problem.shaped(Dialect::OpenAi, request)]
     }
 }

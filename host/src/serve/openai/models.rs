@@ -5,6 +5,8 @@ use crate::serve::errors::Problem;
 use crate::serve::http::{self, App, Shared};
 use crate::serve::models::{Served, find};
 use crate::serve::operator::blocking;
+use crate::serve::queries::Queried;
+use axum::Extension;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::Response;
@@ -24,20 +26,16 @@ fn model(app: &App, served: &Served) -> Value {
 /// Every model that may be asked for.
 pub(in crate::serve) async fn list(
     State(app): Shared,
+    Extension(queried): Extension<Queried>,
     headers: HeaderMap,
 ) -> Result<Response, Problem> {
     let theirs = anthropic::asks(&headers);
     anthropic::check_version(&headers)?;
     blocking(move || {
         if theirs {
-            let all = app
-                .models
-                .iter()
-                .map(|served| (served.id.clone(), app.started));
-            return Ok(http::json(
-                StatusCode::OK,
-                &anthropic::models(all.collect()),
-            ));
+            let ids: Vec<_> = app.models.iter().map(|one| one.id.clone()).collect();
+            let page = anthropic::models(&ids, app.started, &queried)?;
+            return Ok(http::json(StatusCode::OK, &page));
         }
         let data = app.models.iter().map(|served| model(&app, &served));
         let answer = json!({ "object": "list", "data": data.collect::<Vec<_>>() });

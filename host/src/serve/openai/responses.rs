@@ -107,9 +107,8 @@ impl Frame {
     /// As it failed.
     fn failed(&self, problem: &Problem) -> Value {
         let mut json = self.json.clone();
-        let error = &problem.json()["error"];
         json["status"] = json!("failed");
-        json["error"] = json!({ "code": "server_error", "message": error["message"] });
+        json["error"] = problem.of_response();
         json
     }
 }

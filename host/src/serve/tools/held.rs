@@ -64,9 +64,17 @@ impl Held {
         }
     }
 
-    /// The error of a fault in its schema.
+    /// The error of a fault in its schema, at a pointer into that.
     pub(super) fn wrong(&self, pointer: &str, why: &str) -> Problem {
-        Problem::field(path(self.place), format!("{}{pointer}: {why}", self.place))
+        wrong(self.place, pointer, why)
+    }
+}
+
+/// The error of a fault in what stands at a place of a request: by the name of the field, and then by a pointer into it.
+pub(super) fn wrong(place: &str, pointer: &str, why: &str) -> Problem {
+    match pointer {
+        "" => Problem::field(path(place), why),
+        _ => Problem::field(path(place), format!("{pointer}: {why}")),
     }
 }
 
@@ -268,6 +276,18 @@ mod tests {
             ("", ""),
         ] {
             assert_eq!(path(pointer), expected);
+        }
+    }
+
+    #[test]
+    fn a_fault_has_its_place_once() {
+        for (pointer, expected) in [
+            ("", "`response_format.schema`: why"),
+            ("/items", "`response_format.schema`: /items: why"),
+        ] {
+            let json = wrong("/response_format/schema", pointer, "why").json();
+            assert_eq!(json["error"]["message"], expected);
+            assert_eq!(json["error"]["param"], "response_format.schema");
         }
     }
 

@@ -5,7 +5,7 @@ use super::check::{self, Fault};
 use super::choice::{Choice, Tool};
 use super::formats::{self, Body, Format};
 use super::grammar::{self, Calls, Hidden, Marks};
-use super::held::path;
+use super::held;
 use super::repeats::Repeats;
 use super::thoughts::{self, Thoughts};
 use super::typed::Signature;
@@ -281,6 +281,9 @@ fn sift(tools: &Tools) -> Result<(Vec<&Tool>, Vec<String>), Problem> {
             });
         }
     }
+    if let ([tool], [Some(Fault { pointer, why })]) = (all.as_slice(), faults.as_slice()) {
+        return Err(held::wrong(&tool.place, pointer, why));
+    }
     let said =
         |tool: &Tool, Fault { pointer, why }: &Fault| format!("{}{pointer}: {why}", tool.place);
     let (mut right, mut notices) = (Vec::new(), Vec::new());
@@ -294,11 +297,7 @@ fn sift(tools: &Tools) -> Result<(Vec<&Tool>, Vec<String>), Problem> {
         }
     }
     match right.is_empty() {
-        true => {
-            let first = tools.callable().next();
-            let place = first.map_or("tools".to_owned(), |tool| path(&tool.place));
-            Err(Problem::field(place, notices.join("; ")))
-        }
+        true => Err(Problem::field("tools", notices.join("; "))),
         false => Ok((right, notices)),
     }
 }
