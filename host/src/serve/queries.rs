@@ -146,6 +146,10 @@ fn decoded(part: &str) -> String {
 pub(super) fn described(route: &Route) -> impl Iterator<Item = Value> {
     let of_path = PARAMETERS.iter().filter(|one| one.on.contains(&route.path));
     of_path.filter(|one| one.name != ANY).map(|one| {
+        let head = match one.by == route.dialect {
+            true => "",
+            false => "with `anthropic-version` in the request's head: ",
+        };
         let schema = match &one.does {
             Does::Number(range, _) => {
                 json!({ "type": "integer", "minimum": range.start(), "maximum": range.end() })
@@ -153,7 +157,7 @@ pub(super) fn described(route: &Route) -> impl Iterator<Item = Value> {
             Does::Text(_) => json!({ "type": "string", "minLength": 1 }),
             Does::NoEffect => json!({ "type": "string" }),
         };
-        json!({ "name": one.name, "in": "query", "required": false, "description": one.about, "schema": schema })
+        json!({ "name": one.name, "in": "query", "required": false, "description": format!("{head}{}", one.about), "schema": schema })
     })
 }
 
@@ -299,6 +303,39 @@ mod tests {
         let ollama = read("/api/tags", Dialect::Ollama, "limit=1").unwrap_err();
         let said = json!({ "error": "`limit`: no such parameter of the query" });
         assert_eq!(ollama.shaped(Dialect::Ollama, "r1"), said);
+    }
+
+    #[test]
+    fn the_document_has_them() {
+        let of = |path: &str| {
+            let route = ROUTES.iter().find(|route| route.path == path).unwrap();
+            (described(route).collect::<Vec<_>>(), takes_any(route))
+        };
+        let (models, any) = of("/v1/models");
+        let limit = models.iter().find(|one| one["name"] == "limit").unwrap();
+        let schema = json!({ "type": "integer", "minimum": 1, "maximum": 1000 });
+        assert_eq!(
+            (&limit["schema"], &limit["in"], any),
+            (&schema, &json!("query"), false)
+        );
+        assert!(
+            limit["description"]
+                .as_str()
+                .unwrap()
+                .starts_with("with `anthropic-version`")
+        );
+        let version = models
+            .iter()
+            .find(|one| one["name"] == "api-version")
+            .unwrap();
+        assert!(
+            version["description"]
+                .as_str()
+                .unwrap()
+                .starts_with("clients made for Azure")
+        );
+        assert_eq!(of("/metrics"), (Vec::new(), true));
+        assert_eq!(of("/api/tags"), (Vec::new(), false));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 """Anthropic's official client against two servers, as in `openai_client.py`."""
 
 import json
+import re
 import sys
 
 import anthropic
@@ -99,7 +100,16 @@ image = [{"role": "user", "content": [{"type": "image", "source": {"type": "base
 error = refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=image, max_tokens=1), "invalid_request_error")
 assert "messages[0].content[0]" in str(error), error
 long = [{"role": "user", "content": "word " * 20000}]
-refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=long, max_tokens=1, stream=True), "invalid_request_error")
+error = refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=long, max_tokens=1, stream=True), "invalid_request_error")
+assert "prompt is too long" in error.message, error
+# Who asks for too much takes the sizes from the error and asks for less.
+error = refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=32000), "invalid_request_error")
+sizes = re.search(r"input length and `max_tokens` exceed context limit: (\d+) \+ (\d+) > (\d+),", error.message)
+used, asked_for, context = map(int, sizes.groups())
+assert asked_for == 32000, error
+fits = client.messages.create(model=model, messages=hi, max_tokens=context - used, stop_sequences=[" "])
+assert fits.usage.input_tokens + fits.usage.cache_read_input_tokens == used, (fits, used)
+refused(anthropic.BadRequestError, lambda: client.models.list(extra_query={"page": 2}), "invalid_request_error")
 refused(anthropic.BadRequestError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"anthropic-version": "2001-01-01"}), "invalid_request_error")
 refused(anthropic.PermissionDeniedError, lambda: client.messages.create(model=model, messages=hi, max_tokens=1, extra_headers={"Origin": "http://evil.example"}), "permission_error")
 assert [one.id for one in client.models.list()] == [model]

@@ -41,6 +41,9 @@ assert client.generate(model=model, keep_alive="1h").done_reason == "load"
 
 many = client.embed(model=model, input=["The sky is blue", "Grass is green"])
 assert len(many.embeddings) == 2 and many.prompt_eval_count > 4
+# Token ids stand where texts may, with nothing around them.
+ids = client._client.post("/api/embed", json={"model": model, "input": [[504, 6376], [314]]}).json()
+assert len(ids["embeddings"]) == 2 and ids["prompt_eval_count"] == 3, ids
 short = client.embed(model=model, input="The sky is blue", dimensions=16).embeddings[0]
 assert len(short) == 16 and abs(math.sqrt(sum(value * value for value in short)) - 1) < 1e-3
 # Whole numbers may be written as others are; what is too long is cut unless that is forbidden.

@@ -23,7 +23,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "stream", on: MESSAGES, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),
         about: "the reply as server-sent events, as it is made" },
     Field { name: "stop_sequences", on: MESSAGES, does: Honoured(stop_sequences),
-        about: "up to 16 texts before which the reply ends, none within a call that has to be made" },
+        about: "up to 16 texts before which the reply ends, within thoughts too, and within a call that the model makes of itself, which is then none; none within a call that has to be made" },
     Field { name: "temperature", on: MESSAGES, does: Honoured(|it, v| number(v, 0.0, f32::MAX).map(|v| it.generate.sampling.temperature = Some(v))),
         about: "0 always takes the likeliest token; the backend's default unless given (0.8 for `cpu`)" },
     Field { name: "top_p", on: MESSAGES, does: Honoured(|it, v| number(v, 0.0, 1.0).map(|v| it.generate.sampling.top_p = Some(v))),

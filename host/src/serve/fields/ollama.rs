@@ -101,7 +101,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "presence_penalty", on: OPTIONS, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.presence_penalty = Some(v))), about: "taken off tokens that were there" },
     Field { name: "frequency_penalty", on: OPTIONS, does: Honoured(|it, v| number(v, -2.0, 2.0).map(|v| it.generate.sampling.frequency_penalty = Some(v))), about: "taken off tokens for each time that they were there" },
     Field { name: "seed", on: OPTIONS, does: Honoured(|it, v| seed(it, &settled(v))), about: "the same seed gives the same reply" },
-    Field { name: "stop", on: OPTIONS, does: Honoured(stop), about: "a text, or up to 16, before which the reply ends, none within a call that has to be made" },
+    Field { name: "stop", on: OPTIONS, does: Honoured(stop), about: "a text, or up to 16, before which the reply ends, within thoughts too, and within a call that the model makes of itself, which is then none; none within a call that has to be made" },
     Field { name: "num_ctx", on: OPTIONS, does: Honoured(|it, v| whole(&settled(v), 1, u32::MAX).map(|v| it.ollama.context = Some(v))),
         about: "the context that the model is to have at least: a longer one than it was loaded with is refused" },
     Field { name: "mirostat", on: OPTIONS, does: Refused(is_zero), about: "there is no such sampling" },

@@ -56,7 +56,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "seed", on: BOTH, does: Honoured(seed),
         about: "the same seed gives the same reply; the reply tells the one that was used" },
     Field { name: "stop", on: BOTH, does: Honoured(stop),
-        about: "a text, or up to 16, before which the reply ends, none within a call that has to be made" },
+        about: "a text, or up to 16, before which the reply ends, within thoughts too, and within a call that the model makes of itself, which is then none; none within a call that has to be made" },
     Field { name: "stop_token_ids", on: BOTH, does: Honoured(stop_tokens),
         about: "tokens at which the reply ends, besides the model's own (not OpenAI's)" },
     Field { name: "ignore_eos", on: BOTH, does: Honoured(|it, v| boolean(v).map(|v| it.generate.ignore_end = v)),
