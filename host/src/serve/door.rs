@@ -20,6 +20,10 @@ use std::sync::Arc;
 /// Anthropic's name of [`REQUEST_ID`].
 const ANTHROPIC_ID: HeaderName = HeaderName::from_static("request-id");
 
+/// That a request's sender may operate the server: as `/admin` asks for it, whatever path it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Operates;
+
 /// Names the request, lets it in or not, and sees its answer out.
 pub(super) async fn pass(
     State(app): State<Arc<App>>,
@@ -47,6 +51,9 @@ pub(super) async fn pass(
         Some(answer) => answer,
         None => match holder(&app, request.headers(), route, peer) {
             Ok(holder) => {
+                if refuses_to_operate(&app, request.headers(), peer, holder.as_ref()).is_none() {
+                    request.extensions_mut().insert(Operates);
+                }
                 if let Some(holder) = holder {
                     exchange.has_key(holder.name);
                 }
@@ -132,21 +139,31 @@ fn holder(
             }
         }
         Access::Admin => {
-            if headers.contains_key(header::ORIGIN) {
-                return Err(Problem::forbidden("/admin is not for web pages"));
-            }
-            // A page may have its own name point to this machine, and then sends no origin with what it reads.
-            let here = is_here(peer)
-                && !cors::is_sent_on(headers)
-                && cors::check_host(headers, &app.options.hosts).is_ok();
-            let admin = holder.as_ref().is_some_and(|holder| holder.admin);
-            if !here && !admin {
-                let message = "/admin is for this machine alone, and for keys marked `admin`";
-                return Err(Problem::forbidden(message));
+            if let Some(why) = refuses_to_operate(app, headers, peer, holder.as_ref()) {
+                return Err(Problem::forbidden(why));
             }
         }
     }
     Ok(holder)
+}
+
+/// Why who sends this may not operate the server; `None` where they may.
+fn refuses_to_operate(
+    app: &App,
+    headers: &HeaderMap,
+    peer: Option<SocketAddr>,
+    holder: Option<&Holder>,
+) -> Option<&'static str> {
+    if headers.contains_key(header::ORIGIN) {
+        return Some("/admin is not for web pages");
+    }
+    // A page may have its own name point to this machine, and then sends no origin with what it reads.
+    let here = is_here(peer)
+        && !cors::is_sent_on(headers)
+        && cors::check_host(headers, &app.options.hosts).is_ok();
+    let admin = holder.is_some_and(|holder| holder.admin);
+    let message = "/admin is for this machine alone, and for keys marked `admin`";
+    (!here && !admin).then_some(message)
 }
 
 fn is_here(peer: Option<SocketAddr>) -> bool {

@@ -20,23 +20,20 @@ pub(super) async fn alive() -> Response {
     json(StatusCode::OK, &json!({ "status": "ok" }))
 }
 
-/// Whether every model has answered, and if not, why.
-pub(super) async fn ready(State(app): Shared) -> Response {
-    let mut reasons: Vec<String> = {
-        let named = app.models.names().at_start().into_iter();
-        named
-            .filter_map(|served| app.models.unready(&served))
-            .collect()
-    };
-    if app.is_stopping() {
-        reasons.push("the server is stopping".to_owned());
-    }
-    if reasons.is_empty() {
-        json(StatusCode::OK, &json!({ "status": "ready" }))
-    } else {
+/// Whether every model that is loaded at the start has answered, or where there is none, one can be loaded; and if not, why.
+pub(super) async fn ready(State(app): Shared) -> Answer {
+    blocking(move || {
+        let mut reasons = app.models.not_ready();
+        if app.is_stopping() {
+            reasons.push("the server is stopping".to_owned());
+        }
+        if reasons.is_empty() {
+            return Ok(json(StatusCode::OK, &json!({ "status": "ready" })));
+        }
         let answer = json!({ "status": "not ready", "reasons": reasons });
-        json(StatusCode::SERVICE_UNAVAILABLE, &answer)
-    }
+        Ok(json(StatusCode::SERVICE_UNAVAILABLE, &answer))
+    })
+    .await
 }
 
 /// Every plugin with its verdict, what the order would choose, and what runs each model and why.

@@ -82,7 +82,7 @@ pub(super) static ROUTES: &[Route] = &[
     Route { method: Method::GET, path: "/healthz", dialect: OpenAi, access: Open, handler: || get(operator::alive),
         about: "200 while the server runs" },
     Route { method: Method::GET, path: "/readyz", dialect: OpenAi, access: Open, handler: || get(operator::ready),
-        about: "200 once every model that is loaded at the start has answered a request; until then 503 with the reasons" },
+        about: "200 while every model that is loaded at the start has answered a request, or where none is, while one can be loaded; else 503 with the reasons" },
     Route { method: Method::GET, path: "/metrics", dialect: OpenAi, access: Key, handler: || get(metrics::answer),
         about: "counters, gauges and histograms, as Prometheus reads them" },
     Route { method: Method::GET, path: "/admin/ps", dialect: OpenAi, access: Admin, handler: || get(operator::ps),

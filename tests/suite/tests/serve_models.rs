@@ -232,17 +232,61 @@ fn caches_count_with_all_that_they_may_become() {
     say(&server, "tight");
     assert_eq!(server.err.text().matches("its cache gets room").count(), 1);
     // No context fits, or the cache is as it is said to be: they are refused with what they are made of, and what helps.
-    for (name, weights, twice) in [("never", 48, 64), ("fixed", 40, 56)] {
+    for (name, said) in [
+        (
+            "never",
+            "never takes at least 52MiB (48MiB of weights, a cache of 4MiB for one context of 1024 tokens), and there are 50MiB for models (lower its `context`, choose a smaller model, or raise `memory` to 52MiB)",
+        ),
+        (
+            "fixed",
+            "fixed takes 56MiB (40MiB of weights, a cache of up to 16MiB), and there are 50MiB for models (lower its `parallel` or `context`, choose a smaller model, or raise `memory` to 56MiB)",
+        ),
+    ] {
         for _ in 0..2 {
             let answer = server.post("/v1/completions", &completion(name, "x"));
             assert_eq!(answer.status, 503, "{}", answer.body);
-            let said = format!(
-                "{name} takes {twice}MiB ({weights}MiB of weights, a cache of up to 16MiB), and there are 50MiB for models (lower `cache_tokens`, `parallel` or `context`"
-            );
-            assert!(answer.body.contains(&said), "{}", answer.body);
+            assert!(answer.body.contains(said), "{}", answer.body);
         }
     }
     server.waits("they are unloaded", |server| used(server) == 0);
+}
+
+#[test]
+fn models_that_are_named_together_fit_together() {
+    // 16 MiB for 4096 tokens, 4 MiB for one context.
+    let settings = |memory: &str| {
+        format!(
+            "[plugin.echo_a.options]\ncache_token_bytes = 4096\n[serve]\nmemory = \"{memory}\"\ncontext = 1024\n"
+        )
+    };
+    let models = [("a", 4), ("b", 8)];
+    let (home, manifest) = echo(&models, &settings("24MiB"));
+    let server = Server::start(home.path(), Some(&manifest), &["a", "b"]).ready();
+    let seen = ps(&server);
+    let sizes: Vec<u64> = seen["models"]
+        .as_array()
+        .expect("models")
+        .iter()
+        .filter_map(|model| Some(model["size_bytes"].as_u64()? >> 20))
+        .collect();
+    assert_eq!(
+        sizes,
+        [10, 14],
+        "each has its share of what is left: {seen}"
+    );
+    drop(server);
+    // Not even with the smallest caches: what it needs, who has the rest, and what helps.
+    let (home, manifest) = echo(&models, &settings("19MiB"));
+    let arguments = ["--manifest", &manifest, "serve", "--port", "0", "a", "b"];
+    let ran = run(home.path(), &arguments);
+    assert_eq!(ran.code, Some(4), "{}", ran.err);
+    for said in [
+        "b takes at least 12MiB (8MiB of weights, a cache of 4MiB for one context of 1024 tokens)",
+        "there are 19MiB for models, of which 11MiB are free: a, which is pinned, has 8MiB",
+        "lower its `context`, pin fewer models, choose a smaller model, or raise `memory` to 20MiB",
+    ] {
+        assert!(ran.err.contains(said), "{}", ran.err);
+    }
 }
 
 #[test]
@@ -287,7 +331,7 @@ fn what_grows_is_measured_and_idle_models_go_for_it() {
     server.waits("b is unloaded", |server| loaded(server) == ["p"]);
     let answer = server.post("/v1/completions", &completion("b", "x"));
     assert_eq!(answer.status, 503, "{}", answer.body);
-    let said = "b takes 57MiB (10MiB of weights, the rest measured), and there are 60MiB for models, of which those that are pinned take 36MiB";
+    let said = "b takes 57MiB (10MiB of weights, the rest measured), and there are 60MiB for models, of which 24MiB are free: p, which is pinned, has 36MiB (pin fewer models, choose a smaller model, or raise `memory` to 93MiB)";
     assert!(answer.body.contains(said), "{}", answer.body);
     // What is pinned stays, whatever it takes.
     let answer = server.post(
@@ -319,8 +363,7 @@ fn pinned_models_stay_and_others_go_at_once_where_that_is_said() {
     );
     let answer = server.post("/v1/completions", &completion("b", "x"));
     assert_eq!(answer.status, 503, "{}", answer.body);
-    let said =
-        "b takes 70MiB, and there are 100MiB for models, of which those that are pinned take 40MiB";
+    let said = "b takes 70MiB, and there are 100MiB for models, of which 60MiB are free: p, which is pinned, has 40MiB";
     assert!(answer.body.contains(said), "{}", answer.body);
     assert_eq!(server.get("/readyz").status, 200);
 }
@@ -576,6 +619,42 @@ fn what_is_served_is_named_or_in_a_folder() {
     assert_eq!(ran.code, Some(2), "{}", ran.err);
     assert!(ran.err.contains("no model is named"), "{}", ran.err);
     assert!(Path::new(&manifest).exists());
+    // An empty folder is one that something may come into.
+    let home = tempfile::tempdir().expect("a folder");
+    let server = Server::start(home.path(), None, &[]);
+    let answer = server.get("/readyz");
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(
+        answer.body.contains("there is no model: the model folder"),
+        "{}",
+        answer.body
+    );
+}
+
+#[test]
+fn who_loads_on_demand_is_ready_with_one_that_can_be_loaded() {
+    let (home, manifest) = echo(&[("bad", 1)], "[serve]\non_demand = false");
+    let more = "context = 99999999\n[serve.model.gone]\nmodel = \"gone.echo\"\n";
+    let text = std::fs::read_to_string(&manifest).expect("it is there") + more;
+    std::fs::write(&manifest, text).expect("a manifest");
+    let server = Server::start(home.path(), Some(&manifest), &[]).ready();
+    let unready = |said: &[&str]| {
+        let answer = server.get("/readyz");
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        for said in said {
+            assert!(answer.body.contains(said), "{}", answer.body);
+        }
+    };
+    // One is not there, and the other turns out not to load.
+    let answer = server.post("/v1/completions", &completion("bad", "x"));
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    let missing = "gone: gone.echo: no such file";
+    unready(&["bad: ", "context 99999999", missing]);
+    let file = home.path().join("gone.echo");
+    std::fs::write(&file, "here").expect("a model");
+    assert_eq!(server.get("/readyz").status, 200);
+    std::fs::remove_file(&file).expect("it is there");
+    unready(&[missing]);
 }
 
 #[test]
@@ -632,18 +711,69 @@ fn operators_see_what_runs_and_unload_it() {
     assert_eq!(stopped["state"], "not loaded");
     let stopped = ask(&["stop", "small"]);
     assert_eq!(stopped.out.trim(), "small is unloaded", "{}", stopped.err);
-    assert_eq!(
-        server.get("/readyz").status,
-        200,
-        "its operator wanted that"
-    );
+    let unready = || {
+        let answer = server.get("/readyz");
+        assert_eq!(answer.status, 503, "{}", answer.body);
+        let said = "small was stopped; the next request for it loads it";
+        assert_eq!(answer.json()["reasons"], json!([said]));
+        assert_eq!(
+            metric(&server, "backplane_model_ready{model=\"small\"}"),
+            Some(0.0)
+        );
+    };
+    unready();
     let shown = ask(&["ps"]);
     assert!(
         shown.out.is_empty() && shown.err.contains("has loaded no model"),
         "{}",
         shown.err
     );
+    // It is loaded again, and ready once it has answered.
+    let count = json!({ "model": "small", "content": "x" });
+    assert_eq!(server.post("/tokenize", &count).status, 200);
+    let answer = server.get("/readyz");
+    assert_eq!(answer.status, 503, "{}", answer.body);
+    assert!(
+        answer.body.contains("small has not answered yet"),
+        "{}",
+        answer.body
+    );
     say(&server, "small");
+    assert_eq!(server.get("/readyz").status, 200);
+    // Ollama's clients unload what is pinned where they may operate the server, and else are told why not.
+    let unload = json!({ "model": "small", "keep_alive": 0 });
+    for (path, from, status, said) in [
+        (
+            "/api/generate",
+            "X-Forwarded-For: 10.0.0.1\r\n",
+            403,
+            "small is pinned",
+        ),
+        (
+            "/api/chat",
+            "X-Forwarded-For: 10.0.0.1\r\n",
+            403,
+            "`backplane stop small`",
+        ),
+        ("/api/generate", "", 200, "\"done_reason\":\"unload\""),
+        ("/api/chat", "", 200, "\"done_reason\":\"unload\""),
+    ] {
+        let answer = head(send(
+            &server.address,
+            "POST",
+            path,
+            from,
+            &unload.to_string(),
+        ))
+        .rest();
+        assert_eq!(answer.status, status, "{}", answer.body);
+        assert!(answer.body.contains(said), "{}", answer.body);
+        let left: &[&str] = if status == 403 { &["small"] } else { &[] };
+        assert_eq!(loaded(&server), left);
+    }
+    unready();
+    say(&server, "small");
+    assert_eq!(server.get("/readyz").status, 200);
 
     for (arguments, code, said) in [
         (&["stop", "smal"][..], 4, "did you mean `small`?"),

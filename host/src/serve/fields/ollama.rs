@@ -81,7 +81,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "truncate", on: BOTH, does: Refused(is_false), about: "nothing is cut: what is longer than the context is refused" },
     Field { name: "shift", on: BOTH, does: Refused(is_false), about: "nothing is left out where the context is full" },
     Field { name: "keep_alive", on: LOADING, does: Honoured(keep_alive),
-        about: "how long the model stays loaded after this: seconds, or a time such as `5m`; below 0, such as -1: until its memory is needed or the server stops; as it is set unless given; 0 with nothing asked unloads it" },
+        about: "how long the model stays loaded after this: seconds, or a time such as `5m`; below 0, such as -1: until its memory is needed or the server stops; as it is set unless given; 0 with nothing asked unloads it at once, one that is pinned where the sender may operate the server, and is 403 else; otherwise what is pinned stays" },
     Field { name: "images", on: GENERATE, does: Refused(is_empty), about: "only texts are read" },
     Field { name: "suffix", on: GENERATE, does: Refused(is_empty), about: "texts are not filled in" },
     Field { name: "template", on: GENERATE, does: Refused(is_empty), about: "the model's own template is used; see `raw`" },

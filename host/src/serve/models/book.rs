@@ -3,6 +3,9 @@
 //! A model that is not in the book is not loaded. All changes are made under one lock, which nothing that takes time is done under;
 //! whoever waits for one looks again at each.
 
+mod room;
+mod seen;
+
 use super::Refused;
 use super::budget;
 use super::names::{Names, Served};
@@ -13,7 +16,6 @@ use crate::registry::{Model, Registry};
 use crate::serve::metrics::Metrics;
 use crate::serve::{Notice, Options, Tell};
 use backplane_plugin_api::types::ModelInfo;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,7 +50,7 @@ struct Book {
     loads: u64,
     /// Nothing is loaded any more.
     closed: bool,
-    /// Pinned models that the operator has unloaded.
+    /// Models to load at the start that the operator has unloaded.
     stopped: Vec<String>,
     /// Whether it was told that models take more than they may.
     told: bool,
@@ -68,12 +70,10 @@ impl Book {
         all.fold(0, u64::saturating_add)
     }
 
-    /// What those take that stay whatever is asked for, one aside.
-    fn pinned(&self, but: &str) -> u64 {
-        let stay = self.slots.values();
-        let stay = stay.filter(|slot| slot.served.pinned && !slot.leaving && slot.served.id != but);
-        let all = stay.map(|slot| slot.size.bytes());
-        all.fold(0, u64::saturating_add)
+    /// Those that stay whatever is asked for, one aside.
+    fn pinned(&self, but: &str) -> impl Iterator<Item = &Slot> {
+        let stay = move |slot: &&Slot| slot.served.pinned && !slot.leaving && slot.served.id != but;
+        self.slots.values().filter(stay)
     }
 
     /// Whom nobody has asked longest, of those that may go; one aside.
@@ -135,28 +135,6 @@ impl Slot {
             KeepAlive::For(time) => self.last.checked_add(time.max(FIRST_USE)),
         }
     }
-}
-
-/// What is seen of a model from outside.
-#[derive(Clone, Debug, Serialize)]
-pub(in crate::serve) struct Seen {
-    pub(in crate::serve) name: String,
-    pub(in crate::serve) aliases: Vec<String>,
-    /// `loaded`, `loading`, `unloading` or `unloaded`.
-    pub(in crate::serve) state: &'static str,
-    pub(in crate::serve) pinned: bool,
-    pub(in crate::serve) backend: Option<String>,
-    pub(in crate::serve) device: Option<String>,
-    /// What it takes, as far as that is known.
-    pub(in crate::serve) size_bytes: u64,
-    /// Tokens.
-    pub(in crate::serve) context: Option<u64>,
-    pub(in crate::serve) in_use: usize,
-    pub(in crate::serve) idle_s: Option<f64>,
-    /// Seconds until it is unloaded, if nobody asks it.
-    pub(in crate::serve) expires_s: Option<f64>,
-    /// What is to be known of the choice of its backend.
-    pub(in crate::serve) notice: Option<String>,
 }
 
 /// What became of a model that was to be unloaded.
@@ -355,10 +333,15 @@ impl Models {
         self.runtime.block_on(self.acquire(served, None))
     }
 
-    /// Its size on disk, which is looked for once.
+    /// Its size on disk and those of models that room is kept for, which are looked for once.
     async fn look_up(self: &Arc<Self>, served: &Arc<Served>) {
         let (models, served) = (self.clone(), served.clone());
-        let look = move || served.bytes(&models.registry);
+        let look = move || {
+            let kept = models.names.at_start();
+            for one in kept.iter().chain([&served]) {
+                one.bytes(&models.registry);
+            }
+        };
         let _ = tokio::task::spawn_blocking(look).await;
     }
 
@@ -398,12 +381,15 @@ impl Models {
                 }
             };
         }
-        let size = served.size(&self.registry);
+        let size = self.expects(&book, served);
         if let Some(waits) = self.make_room(&mut book, served, size) {
             return waits;
         }
         book.loads += 1;
-        book.stopped.retain(|stopped| *stopped != served.id);
+        if book.stopped.contains(&served.id) {
+            book.stopped.retain(|stopped| *stopped != served.id);
+            served.begins_anew();
+        }
         let (ended, load) = watch::channel(None);
         let slot = Slot {
             served: served.clone(),
@@ -429,86 +415,6 @@ impl Models {
         Step::Join(load)
     }
 
-    /// Why it never fits beside those that are pinned.
-    fn too_large(&self, book: &Book, served: &Served, size: Size) -> Option<Error> {
-        let budget = self.budget?;
-        let pinned = book.pinned(&served.id);
-        if pinned.saturating_add(size.bytes()) <= budget {
-            return None;
-        }
-        let all = Bytes(budget);
-        let mut message = format!("{} takes {size}, and there are {all} for models", served.id);
-        if pinned > 0 {
-            message += &format!(", of which those that are pinned take {}", Bytes(pinned));
-        }
-        Some(Error::ModelUnusable {
-            message,
-            action: size.remedy().to_owned(),
-            trace: None,
-        })
-    }
-
-    /// Unloads those that were not asked longest until so much more fits; what is left then.
-    fn clear(self: &Arc<Self>, book: &mut Book, served: &Served, more: u64) -> u64 {
-        // What goes already counts as gone, so that no more than is needed follows it.
-        let mut left = book.left();
-        while left.saturating_add(more) > self.budget.unwrap_or(u64::MAX) {
-            let Some(oldest) = book.oldest(&served.id) else {
-                break;
-            };
-            let (id, bytes) = (oldest.served.id.clone(), oldest.size.bytes());
-            left = left.saturating_sub(bytes);
-            self.begin_unload(book, &id, format!("to make room for {}", served.id));
-        }
-        left
-    }
-
-    /// Sees to it that there is room; what to do instead where there is none yet.
-    fn make_room(self: &Arc<Self>, book: &mut Book, served: &Served, size: Size) -> Option<Step> {
-        let budget = self.budget?;
-        if book.taken().saturating_add(size.bytes()) <= budget {
-            return None;
-        }
-        if let Some(error) = self.too_large(book, served, size) {
-            return Some(Step::Refuse(Refused::Failed(error)));
-        }
-        let left = Bytes(self.clear(book, served, size.bytes()));
-        let (id, all) = (&served.id, Bytes(budget));
-        Some(Step::Wait(format!(
-            "{id} takes {size}, and of {all} for models {left} are in use"
-        )))
-    }
-
-    /// What a model that is loaded takes at most, or now where its engine does not tell that.
-    fn size_of(&self, served: &Served, model: &Model) -> Size {
-        let weights = model.info().file_bytes.max(served.bytes(&self.registry));
-        Size::told(weights, &model.metrics())
-    }
-
-    /// Loads it, with a smaller cache where the engine's own choice of one never fits.
-    fn open(&self, served: &Served) -> Result<(Model, Size)> {
-        let model = self.registry.load(&served.named, &served.loading())?;
-        let size = self.size_of(served, &model);
-        let pinned = self.book().pinned(&served.id);
-        let room = self.budget.map(|budget| budget.saturating_sub(pinned));
-        let Some(room) = room.filter(|room| size.bytes() > *room && served.cache_is_open()) else {
-            return Ok((model, size));
-        };
-        let Some(tokens) = size.cache_within(room, model.info().loaded_context) else {
-            return Ok((model, size));
-        };
-        drop(model);
-        (self.tell)(Notice::Note(format!(
-            "{} takes {size}, and there are {} for it: its cache gets room for {tokens} tokens",
-            served.id,
-            Bytes(room)
-        )));
-        served.has_cache_of(tokens);
-        let model = self.registry.load(&served.named, &served.loading())?;
-        let size = self.size_of(served, &model);
-        Ok((model, size))
-    }
-
     fn load(
         self: Arc<Self>,
         served: &Arc<Served>,
@@ -531,6 +437,7 @@ impl Models {
                 Err(error)
             }
         };
+        served.was_loaded(&result);
         if let Err(error) = result.as_ref()
             && !served.at_start
         {
@@ -539,42 +446,6 @@ impl Models {
         }
         ended.send_replace(Some(result));
         self.change();
-    }
-
-    /// Makes room for what a model that was just loaded takes more than was thought; where there is none yet, it is unloaded
-    /// again, and who asks for it waits, with what is known now.
-    fn settle(self: &Arc<Self>, book: &mut Book, served: &Served, size: Size) -> Result<()> {
-        if let Some(error) = self.too_large(book, served, size) {
-            self.begin_unload(book, &served.id, "it does not fit".to_owned());
-            return Err(error);
-        }
-        let left = self.clear(book, served, 0);
-        if self.budget.is_some_and(|budget| left > budget) {
-            self.begin_unload(book, &served.id, "it waits for room".to_owned());
-        }
-        Ok(())
-    }
-
-    /// Unloads idle models, those first that were not asked longest, where one has grown.
-    fn within_budget(self: &Arc<Self>, book: &mut Book) {
-        let Some(budget) = self.budget else { return };
-        let mut left = book.left();
-        let said = |left: u64| {
-            let (left, budget) = (Bytes(left), Bytes(budget));
-            format!("models take {left}, and there are {budget} for them")
-        };
-        while left > budget {
-            let Some(oldest) = book.oldest("") else {
-                if !std::mem::replace(&mut book.told, true) {
-                    (self.tell)(Notice::Note(said(left)));
-                }
-                return;
-            };
-            let (id, bytes) = (oldest.served.id.clone(), oldest.size.bytes());
-            self.begin_unload(book, &id, said(left));
-            left = left.saturating_sub(bytes);
-        }
-        book.told = false;
     }
 
     /// Closes a model on a thread of its own; it takes its memory until then.
@@ -695,82 +566,6 @@ impl Models {
             tracing::info!("{id} is closed");
             drop(model);
             self.forget(&id, number);
-        }
-    }
-
-    /// What is seen of one.
-    pub(in crate::serve) fn seen(&self, served: &Served) -> Seen {
-        let mut seen = Seen {
-            name: served.id.clone(),
-            aliases: served.aliases.clone(),
-            state: "unloaded",
-            pinned: served.pinned,
-            backend: None,
-            device: served.device(),
-            size_bytes: 0,
-            context: None,
-            in_use: 0,
-            idle_s: None,
-            expires_s: None,
-            notice: None,
-        };
-        let model = {
-            let book = self.book();
-            let Some(slot) = book.slots.get(&served.id) else {
-                return seen;
-            };
-            seen.size_bytes = slot.size.bytes();
-            seen.in_use = slot.uses;
-            let now = Instant::now();
-            if slot.is_idle() {
-                seen.idle_s = Some(now.duration_since(slot.last).as_secs_f64());
-            }
-            let due = slot.due();
-            seen.expires_s = due.map(|due| due.saturating_duration_since(now).as_secs_f64());
-            match &slot.state {
-                State::Loading(_) => {
-                    seen.state = "loading";
-                    return seen;
-                }
-                State::Unloading => {
-                    seen.state = "unloading";
-                    return seen;
-                }
-                State::Loaded(model) => model.clone(),
-            }
-        };
-        // Asked without the lock: an engine may take its time.
-        let info = model.info();
-        seen.state = if model.is_gone() { "gone" } else { "loaded" };
-        seen.backend = Some(model.backend());
-        seen.context = (info.loaded_context > 0).then_some(info.loaded_context);
-        seen.notice = model.trace().notice;
-        let device = info.details.iter().find(|(name, _)| name == "device");
-        seen.device = seen
-            .device
-            .or_else(|| device.map(|(_, device)| device.clone()));
-        seen
-    }
-
-    /// Why one that is loaded at the start is not ready; `None` where it is.
-    pub(in crate::serve) fn unready(&self, served: &Served) -> Option<String> {
-        let id = &served.id;
-        let book = self.book();
-        let Some(slot) = book.slots.get(id) else {
-            // Unloaded when idle, or by its operator: it is loaded by the next request.
-            let answered = served.answered() || book.stopped.contains(id);
-            return (!answered).then(|| format!("{id} is not loaded yet"));
-        };
-        match &slot.state {
-            State::Loaded(model) if model.is_gone() => Some(format!(
-                "{id}: its engine is gone; the next request loads it anew"
-            )),
-            _ if served.answered() => None,
-            State::Loaded(_) => {
-                let why = served.ailing();
-                Some(why.unwrap_or_else(|| format!("{id} has not answered yet")))
-            }
-            _ => Some(format!("{id} is being loaded")),
         }
     }
 }

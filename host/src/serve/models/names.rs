@@ -17,6 +17,9 @@ use std::time::{Duration, Instant};
 /// How long what was found in the model folder holds.
 const FRESH: Duration = Duration::from_secs(2);
 
+/// How long a model counts as one that can't be served once its load has failed.
+const LATELY: Duration = Duration::from_secs(60);
+
 /// One model that may be asked for.
 #[derive(Debug)]
 pub(in crate::serve) struct Served {
@@ -38,11 +41,13 @@ pub(in crate::serve) struct Served {
     /// What it took when it was loaded last.
     size: RwLock<Option<Size>>,
     /// Tokens of its cache, where the engine's own choice of them does not fit.
-    cache: OnceLock<u32>,
+    cache: RwLock<Option<u32>>,
     /// Whether it has answered.
     ready: AtomicBool,
     /// Why its first answer failed.
     ailing: RwLock<Option<String>>,
+    /// Why its last load failed, and when.
+    failed: RwLock<Option<(Instant, String)>>,
 }
 
 impl Served {
@@ -57,9 +62,10 @@ impl Served {
             keep: options.keep_alive,
             bytes: OnceLock::new(),
             size: RwLock::default(),
-            cache: OnceLock::new(),
+            cache: RwLock::default(),
             ready: AtomicBool::new(false),
             ailing: RwLock::default(),
+            failed: RwLock::default(),
         }
     }
 
@@ -77,6 +83,28 @@ impl Served {
         self.ready.load(Ordering::Acquire)
     }
 
+    /// It counts as one that has not answered yet.
+    pub(super) fn begins_anew(&self) {
+        self.ready.store(false, Ordering::Release);
+        let ailing = self.ailing.write();
+        *ailing.unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// How its last load went.
+    pub(super) fn was_loaded(&self, result: &Result<()>) {
+        let why = result.as_ref().err();
+        let why = why.map(|error| (Instant::now(), error.line()));
+        let failed = self.failed.write();
+        *failed.unwrap_or_else(PoisonError::into_inner) = why;
+    }
+
+    /// Why it could not be loaded a short while ago. What failed longer ago may be mended.
+    pub(super) fn failed(&self) -> Option<String> {
+        let failed = self.failed.read().unwrap_or_else(PoisonError::into_inner);
+        let lately = failed.as_ref().filter(|(at, _)| at.elapsed() < LATELY);
+        lately.map(|(_, why)| why.clone())
+    }
+
     pub(super) fn is_ailing(&self, why: String) {
         let ailing = self.ailing.write();
         *ailing.unwrap_or_else(PoisonError::into_inner) = Some(why);
@@ -90,11 +118,20 @@ impl Served {
     /// How it is loaded.
     pub(super) fn loading(&self) -> ModelOptions {
         let mut loading = self.loading.clone();
-        if let Some(tokens) = self.cache.get() {
+        let cache = *self.cache.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(tokens) = cache {
             let extra = &mut loading.load.extra;
-            extra.insert("cache_tokens".to_owned(), (*tokens).into());
+            extra.insert("cache_tokens".to_owned(), tokens.into());
         }
         loading
+    }
+
+    /// Whether it is there to be loaded. Looks at the disk.
+    ///
+    /// # Errors
+    /// There is no such file, or no such backend.
+    pub(super) fn is_there(&self, registry: &Registry) -> Result<()> {
+        registry.meant(&self.named, &self.loading()).map(drop)
     }
 
     /// The device that it is to be on.
@@ -102,15 +139,30 @@ impl Served {
         self.loading.load.device.clone()
     }
 
-    /// Whether nobody has said how large its cache is to be.
-    pub(super) fn cache_is_open(&self) -> bool {
+    /// The setting by which its operator says how large its cache is; `None` where that is left open.
+    pub(super) fn cache_is_set(&self) -> Option<&'static str> {
         let load = &self.loading.load;
-        let given = load.parallel.is_some() || load.extra.contains_key("cache_tokens");
-        !given && self.cache.get().is_none()
+        match load.extra.contains_key("cache_tokens") {
+            true => Some("cache_tokens"),
+            false => load.parallel.map(|_| "parallel"),
+        }
+    }
+
+    /// For how many tokens its operator wants its cache to have room; `None`: one context of the engine's own choice.
+    pub(super) fn cache_wanted(&self) -> Option<u64> {
+        let load = &self.loading.load;
+        let context = load.context.map(u64::from);
+        match load.extra.get("cache_tokens") {
+            Some(tokens) => tokens.as_u64(),
+            None => {
+                context.map(|context| context.saturating_mul(load.parallel.unwrap_or(1).into()))
+            }
+        }
     }
 
     pub(super) fn has_cache_of(&self, tokens: u32) {
-        let _ = self.cache.set(tokens);
+        let cache = self.cache.write();
+        *cache.unwrap_or_else(PoisonError::into_inner) = Some(tokens);
     }
 
     /// What it takes, or is thought to take as long as it was never loaded. May look at the disk.

@@ -4,6 +4,9 @@ use crate::manifest::Bytes;
 use backplane_plugin_api::types::Metrics;
 use std::fmt;
 
+/// Tokens of a context where nobody says how many, as engines choose it.
+const USUAL_CONTEXT: u64 = 4096;
+
 /// Bytes of a model, as far as they are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Size {
@@ -13,6 +16,8 @@ pub(super) struct Size {
     cache: Option<Cache>,
     /// All that it took when its engine was asked last.
     now: u64,
+    /// Tokens of one context; 0 where that is not known.
+    context: u64,
 }
 
 /// A cache as large as it may become.
@@ -32,8 +37,8 @@ impl Size {
         }
     }
 
-    /// Of one that is.
-    pub(super) fn told(weights: u64, metrics: &Metrics) -> Self {
+    /// Of one that is, with a context of so many tokens.
+    pub(super) fn told(weights: u64, context: u64, metrics: &Metrics) -> Self {
         let of = |name: &str| metrics.get(name).map_or(0, |number| *number as u64);
         let cache = Cache {
             bytes: of("kv_bytes_limit"),
@@ -44,6 +49,7 @@ impl Size {
             weights,
             cache: (cache.bytes > 0).then_some(cache),
             now: of("memory_bytes"),
+            context,
         }
     }
 
@@ -58,26 +64,75 @@ impl Size {
         self.cache.is_some()
     }
 
-    /// For how many tokens a cache has room with which the model takes no more than `room`, where that is for a context at least.
-    pub(super) fn cache_within(&self, room: u64, context: u64) -> Option<u32> {
-        let cache = self.cache?;
-        let room = room.checked_sub(self.weights)?;
-        let page = cache.bytes.checked_div(cache.pages)?;
-        let tokens = cache.tokens.checked_div(cache.pages)?;
-        let fits = room.checked_div(page)?.saturating_mul(tokens);
-        let fits = u32::try_from(fits).unwrap_or(u32::MAX);
-        (u64::from(fits) >= context.max(1)).then_some(fits)
+    /// The file alone.
+    pub(super) fn weights(&self) -> u64 {
+        self.weights
     }
 
-    /// What can be done so that it takes less.
-    pub(super) fn remedy(&self) -> &'static str {
-        match self.cache {
-            Some(_) => {
-                "lower `cache_tokens`, `parallel` or `context`, choose a smaller `cache_type` or model, or raise `memory`"
-            }
-            None => "choose a smaller model, or raise `memory`",
+    /// For how many tokens a cache has room with which the model takes no more than `room`, where that is for a context at least.
+    pub(super) fn cache_within(&self, room: u64) -> Option<u32> {
+        let cache = self.cache?;
+        let room = room.checked_sub(self.weights)?;
+        let (page, tokens) = cache.page()?;
+        let fits = room.checked_div(page)?.saturating_mul(tokens);
+        let fits = u32::try_from(fits).unwrap_or(u32::MAX);
+        (u64::from(fits) >= self.context.max(1)).then_some(fits)
+    }
+
+    /// With the smallest cache that is of use: for one context.
+    pub(super) fn least(&self) -> Self {
+        let least = self.cache.and_then(|cache| {
+            let (page, tokens) = cache.page()?;
+            let pages = self.context.max(1).div_ceil(tokens).min(cache.pages);
+            Some(Cache {
+                bytes: page.saturating_mul(pages),
+                pages,
+                tokens: tokens.saturating_mul(pages),
+            })
+        });
+        Self {
+            cache: least.or(self.cache),
+            ..*self
         }
     }
+
+    /// Whether its cache is known to have room for one context and no more.
+    fn is_least(&self) -> bool {
+        let known = self.cache.and_then(|cache| cache.page()).is_some();
+        known && self.context > 0 && self.least() == *self
+    }
+}
+
+impl Cache {
+    /// Bytes and tokens of a page.
+    fn page(&self) -> Option<(u64, u64)> {
+        let bytes = self.bytes.checked_div(self.pages)?;
+        let tokens = self.tokens.checked_div(self.pages)?;
+        (bytes > 0 && tokens > 0).then_some((bytes, tokens))
+    }
+}
+
+/// What a cache for so many tokens is thought to take beside those of other models, from what is known of a model before it is
+/// loaded; `None` where too little is. For comparing: how an engine keeps it is not known.
+pub(super) fn cache_guess(
+    details: &[(String, String)],
+    context_length: u64,
+    tokens: Option<u64>,
+) -> Option<u64> {
+    let fact = |name: &str| {
+        let found = details.iter().find(|(known, _)| known == name);
+        let number = found.and_then(|(_, value)| value.parse::<u64>().ok());
+        number.filter(|number| *number > 0)
+    };
+    let heads = fact("kv_heads").or_else(|| fact("heads"))?;
+    let width = fact("head_dim").or_else(|| fact("width")?.checked_div(fact("heads")?))?;
+    let usual = || match context_length {
+        0 => USUAL_CONTEXT,
+        longest => longest.min(USUAL_CONTEXT),
+    };
+    let all = [fact("layers")?, heads, width, tokens.unwrap_or_else(usual)];
+    let guess = all.into_iter().fold(1, u64::saturating_mul);
+    Some(guess.max(1))
 }
 
 /// All, and where it is more than weights of what it is made.
@@ -86,6 +141,13 @@ impl fmt::Display for Size {
         write!(f, "{}", Bytes(self.bytes()))?;
         let weights = Bytes(self.weights);
         match self.cache {
+            Some(cache) if self.is_least() => {
+                let (cache, tokens) = (Bytes(cache.bytes), self.context);
+                write!(
+                    f,
+                    " ({weights} of weights, a cache of {cache} for one context of {tokens} tokens)"
+                )
+            }
             Some(cache) => {
                 let cache = Bytes(cache.bytes);
                 write!(f, " ({weights} of weights, a cache of up to {cache})")
@@ -102,9 +164,9 @@ impl fmt::Display for Size {
 mod tests {
     use super::*;
 
-    fn told(weights: u64, metrics: &[(&str, f64)]) -> Size {
+    fn told(weights: u64, context: u64, metrics: &[(&str, f64)]) -> Size {
         let metrics = metrics.iter().map(|(name, it)| ((*name).to_owned(), *it));
-        Size::told(weights, &metrics.collect())
+        Size::told(weights, context, &metrics.collect())
     }
 
     #[test]
@@ -113,19 +175,32 @@ mod tests {
         let file = Size::of_file(mib(10));
         assert_eq!((file.bytes(), file.is_bound()), (mib(10), false));
         assert_eq!(file.to_string(), "10MiB");
-        let bound = told(
-            mib(10),
-            &[
-                ("kv_bytes_limit", mib(20) as f64),
-                ("kv_tokens_limit", 2048.0),
-                ("kv_pages_total", 32.0),
-                ("kv_bytes", 5.0),
-            ],
-        );
+        let with = |context: u64| {
+            told(
+                mib(10),
+                context,
+                &[
+                    ("kv_bytes_limit", mib(20) as f64),
+                    ("kv_tokens_limit", 2048.0),
+                    ("kv_pages_total", 32.0),
+                    ("kv_bytes", 5.0),
+                ],
+            )
+        };
+        let bound = with(256);
         assert_eq!((bound.bytes(), bound.is_bound()), (mib(30), true));
         let said = "30MiB (10MiB of weights, a cache of up to 20MiB)";
         assert_eq!(bound.to_string(), said);
-        assert!(bound.remedy().contains("`parallel`"));
+        let least = bound.least();
+        assert_eq!(
+            (least.bytes(), least.least()),
+            (mib(12) + (mib(1) >> 1), least)
+        );
+        let said = "12.5MiB (10MiB of weights, a cache of 2.5MiB for one context of 256 tokens)";
+        assert_eq!(least.to_string(), said);
+        // Whole pages, and never more than it has.
+        assert_eq!(with(65).least().bytes(), mib(10) + 2 * (mib(20) / 32));
+        assert_eq!(with(9999).least().bytes(), mib(30));
         for (room, context, fits) in [
             (mib(20), 256, Some(1024)),
             (mib(20), 1024, Some(1024)),
@@ -135,26 +210,77 @@ mod tests {
             (mib(11), 1, Some(64)),
             (mib(50), 1, Some(4096)),
         ] {
-            assert_eq!(bound.cache_within(room, context), fits, "{room} {context}");
+            assert_eq!(with(context).cache_within(room), fits, "{room} {context}");
         }
-        let measured = told(mib(10), &[("memory_bytes", mib(12) as f64)]);
+        let measured = told(mib(10), 256, &[("memory_bytes", mib(12) as f64)]);
         assert_eq!((measured.bytes(), measured.is_bound()), (mib(12), false));
         assert_eq!(
             measured.to_string(),
             "12MiB (10MiB of weights, the rest measured)"
         );
-        assert_eq!(measured.cache_within(mib(50), 1), None);
-        assert!(!measured.remedy().contains("cache"));
+        assert_eq!(measured.cache_within(mib(50)), None);
+        assert_eq!(measured.least(), measured);
     }
 
     #[test]
     fn wild_numbers_count_as_what_they_can_be() {
         for number in [f64::NAN, -1.0, f64::NEG_INFINITY, 0.0] {
-            let size = told(7, &[("kv_bytes_limit", number), ("memory_bytes", number)]);
+            let size = told(
+                7,
+                1,
+                &[("kv_bytes_limit", number), ("memory_bytes", number)],
+            );
             assert_eq!((size.bytes(), size.is_bound()), (7, false), "{number}");
         }
-        let size = told(7, &[("kv_bytes_limit", f64::INFINITY)]);
+        let size = told(7, u64::MAX, &[("kv_bytes_limit", f64::INFINITY)]);
         assert_eq!(size.bytes(), u64::MAX);
-        assert_eq!(size.cache_within(u64::MAX, 1), None);
+        assert_eq!(size.cache_within(u64::MAX), None);
+        assert_eq!(size.least(), size);
+        assert!(!size.to_string().contains("context"), "{size}");
+        let wild = [
+            ("kv_bytes_limit", f64::INFINITY),
+            ("kv_tokens_limit", f64::INFINITY),
+            ("kv_pages_total", 1.0),
+        ];
+        assert_eq!(told(7, 0, &wild).least().bytes(), u64::MAX);
+    }
+
+    #[test]
+    fn caches_are_compared_by_what_is_known_before() {
+        let of = |details: &[(&str, &str)], longest: u64, tokens| {
+            let owned = details.iter();
+            let owned = owned.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            cache_guess(&owned.collect::<Vec<_>>(), longest, tokens)
+        };
+        let whole = [
+            ("layers", "2"),
+            ("heads", "8"),
+            ("kv_heads", "4"),
+            ("head_dim", "16"),
+        ];
+        let plain = [("layers", "2"), ("heads", "8"), ("width", "64")];
+        for (details, longest, tokens, guess) in [
+            (&whole[..], 8192, None, Some(2 * 4 * 16 * 4096)),
+            (&whole, 1024, None, Some(2 * 4 * 16 * 1024)),
+            (&whole, 0, Some(10), Some(2 * 4 * 16 * 10)),
+            (&plain, 0, Some(10), Some(2 * 8 * 8 * 10)),
+            (&plain[1..], 0, Some(10), None),
+            (
+                &[("layers", "0"), ("heads", "1"), ("width", "1")],
+                0,
+                Some(10),
+                None,
+            ),
+            (
+                &[("layers", "x"), ("heads", "1"), ("width", "1")],
+                0,
+                Some(10),
+                None,
+            ),
+            (&whole, 0, Some(u64::MAX), Some(u64::MAX)),
+            (&[], 9, None, None),
+        ] {
+            assert_eq!(of(details, longest, tokens), guess, "{details:?}");
+        }
     }
 }

@@ -109,6 +109,7 @@ async fn vectors(
         openai::embeddings::embed(model, &request, stop)
     };
     let (mut vectors, _) = call_keeping(app, &served, asked.ollama.keep, work).await?;
+    served.has_answered();
     if let Some(wanted) = asked.ollama.dimensions {
         for vector in &mut vectors {
             cut(&mut vector.values, wanted as usize)?;

@@ -5,6 +5,7 @@ use crate::manifest::KeepAlive;
 use crate::registry::Model;
 use crate::serve::calls::{Stop, call_keeping};
 use crate::serve::conversation::{Conversation, role};
+use crate::serve::door::Operates;
 use crate::serve::errors::{Dialect, Problem};
 use crate::serve::fields::{self, Asked, Endpoint};
 use crate::serve::generation::{Answer, Ended, Job, Told};
@@ -27,13 +28,14 @@ pub(in crate::serve) async fn chat(
     State(app): Shared,
     request: Request,
 ) -> Result<Response, Problem> {
+    let operates = request.extensions().get().copied();
     let body = http::read(&app, request).await?;
     let asked = fields::read(Endpoint::OllamaChat, &body)?;
     let conversation = messages(body.get("messages").unwrap_or(&Value::Null))?;
     let served = super::model(&app, &asked)?;
     let shape = Shape::new(&served, &asked, true);
     if conversation.is_empty() {
-        return load(&app, &served, asked.ollama.keep, &shape).await;
+        return load(&app, &served, asked.ollama.keep, operates, &shape).await;
     }
     let (stream, keep) = (asked.stream, asked.ollama.keep);
     let jobs = vec![Job::chat(asked, conversation.into_messages())];
@@ -45,6 +47,7 @@ pub(in crate::serve) async fn generate(
     State(app): Shared,
     request: Request,
 ) -> Result<Response, Problem> {
+    let operates = request.extensions().get().copied();
     let body = http::read(&app, request).await?;
     let asked = fields::read(Endpoint::OllamaGenerate, &body)?;
     let prompt = text(&body, "prompt")?;
@@ -58,7 +61,7 @@ pub(in crate::serve) async fn generate(
     let served = super::model(&app, &asked)?;
     let shape = Shape::new(&served, &asked, false);
     if prompt.is_empty() {
-        return load(&app, &served, asked.ollama.keep, &shape).await;
+        return load(&app, &served, asked.ollama.keep, operates, &shape).await;
     }
     let (stream, keep) = (asked.stream, asked.ollama.keep);
     let job = if asked.ollama.raw {
@@ -78,16 +81,26 @@ pub(in crate::serve) async fn generate(
     reply::send_keeping(&app, &served, keep, vec![job], stream, shape).await
 }
 
-/// Nothing is asked but that the model be there, or be so no longer.
+/// Nothing is asked but that the model be there, or be so no longer. What is pinned only its operator unloads.
 async fn load(
     app: &Arc<App>,
     served: &Arc<Served>,
     keep: Option<KeepAlive>,
+    operates: Option<Operates>,
     shape: &Shape,
 ) -> Result<Response, Problem> {
     let unload = keep == Some(KeepAlive::For(Duration::ZERO));
-    if !unload || app.models.loaded(served).is_some() {
-        call_keeping(app, served, keep, |_: &Model, _: &Stop| Ok(())).await?;
+    match (unload, operates) {
+        (true, None) if served.pinned => {
+            let id = &served.id;
+            let why = format!(
+                "{id} is pinned: who operates the server unloads it, by `backplane stop {id}`"
+            );
+            return Err(Problem::forbidden(why));
+        }
+        (true, Some(_)) if served.pinned => drop(app.models.stop(served).await),
+        (true, _) if app.models.loaded(served).is_none() => {}
+        _ => call_keeping(app, served, keep, |_: &Model, _: &Stop| Ok(())).await?,
     }
     let mut answer = shape.line("", &[], true);
     answer["done_reason"] = json!(if unload { "unload" } else { "load" });

@@ -38,6 +38,7 @@ pub(in crate::serve) async fn create(
     };
     let work = move |model: &Model, stop: &Stop| embed(model, &request, stop);
     let (vectors, backend) = call(&app, &served, work).await?;
+    served.has_answered();
     let width = vectors.first().map_or(0, |vector| vector.values.len());
     if let Some(wanted) = options
         .dimensions
