@@ -582,9 +582,13 @@ fn models_of_the_model_folder_are_served_by_name() {
     );
     let seen = ps(&server);
     let size = model.metadata().expect("it is there").len();
+    // Rows of activations and scores: tens of megabytes.
+    let line = format!("backplane_engine_buffer_bytes{{model=\"{id}\",backend=\"cpu\"}}");
+    let buffers = metric(&server, &line).expect("the engine tells") as u64;
+    assert!(buffers > 16 << 20, "{buffers}");
     assert!(
-        seen["models"][0]["size_bytes"].as_u64() > Some(size),
-        "with its cache: {seen}"
+        seen["models"][0]["size_bytes"].as_u64() > Some(size + buffers),
+        "with its cache and what it computes in: {seen}"
     );
     assert_eq!(seen["models"][0]["context"], 256);
     let answer = server.post("/v1/completions", &completion("broken", "x"));

@@ -12,6 +12,8 @@ const USUAL_CONTEXT: u64 = 4096;
 pub(super) struct Size {
     /// The file.
     weights: u64,
+    /// Most that it computes in, as far as its engine tells.
+    buffers: u64,
     /// Most that its cache comes to; `None` where its engine does not tell.
     cache: Option<Cache>,
     /// All that it took when its engine was asked last.
@@ -47,6 +49,7 @@ impl Size {
         };
         Self {
             weights,
+            buffers: of("buffer_bytes"),
             cache: (cache.bytes > 0).then_some(cache),
             now: of("memory_bytes"),
             context,
@@ -56,7 +59,12 @@ impl Size {
     /// What counts.
     pub(super) fn bytes(&self) -> u64 {
         let cache = self.cache.map_or(0, |cache| cache.bytes);
-        self.weights.saturating_add(cache).max(self.now)
+        self.without_cache().saturating_add(cache).max(self.now)
+    }
+
+    /// The file, and what is computed in.
+    pub(super) fn without_cache(&self) -> u64 {
+        self.weights.saturating_add(self.buffers)
     }
 
     /// Whether it can't grow any more.
@@ -64,15 +72,15 @@ impl Size {
         self.cache.is_some()
     }
 
-    /// The file alone.
-    pub(super) fn weights(&self) -> u64 {
-        self.weights
+    /// What is computed in, as far as it is known.
+    pub(super) fn buffers(&self) -> u64 {
+        self.buffers
     }
 
     /// For how many tokens a cache has room with which the model takes no more than `room`, where that is for a context at least.
     pub(super) fn cache_within(&self, room: u64) -> Option<u32> {
         let cache = self.cache?;
-        let room = room.checked_sub(self.weights)?;
+        let room = room.checked_sub(self.without_cache())?;
         let (page, tokens) = cache.page()?;
         let fits = room.checked_div(page)?.saturating_mul(tokens);
         let fits = u32::try_from(fits).unwrap_or(u32::MAX);
@@ -139,22 +147,26 @@ pub(super) fn cache_guess(
 impl fmt::Display for Size {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Bytes(self.bytes()))?;
-        let weights = Bytes(self.weights);
+        let mut weights = format!("{} of weights", Bytes(self.weights));
+        if self.buffers > 0 {
+            weights += &format!(", {} to compute in", Bytes(self.buffers));
+        }
         match self.cache {
             Some(cache) if self.is_least() => {
                 let (cache, tokens) = (Bytes(cache.bytes), self.context);
                 write!(
                     f,
-                    " ({weights} of weights, a cache of {cache} for one context of {tokens} tokens)"
+                    " ({weights}, a cache of {cache} for one context of {tokens} tokens)"
                 )
             }
             Some(cache) => {
                 let cache = Bytes(cache.bytes);
-                write!(f, " ({weights} of weights, a cache of up to {cache})")
+                write!(f, " ({weights}, a cache of up to {cache})")
             }
-            None if self.now > self.weights => {
-                write!(f, " ({weights} of weights, the rest measured)")
+            None if self.now > self.without_cache() => {
+                write!(f, " ({weights}, the rest measured)")
             }
+            None if self.buffers > 0 => write!(f, " ({weights})"),
             None => Ok(()),
         }
     }
@@ -212,6 +224,23 @@ mod tests {
         ] {
             assert_eq!(with(context).cache_within(room), fits, "{room} {context}");
         }
+        // What is computed in comes first.
+        let computes = told(
+            mib(10),
+            64,
+            &[
+                ("buffer_bytes", mib(5) as f64),
+                ("kv_bytes_limit", mib(20) as f64),
+                ("kv_tokens_limit", 2048.0),
+                ("kv_pages_total", 2.0),
+            ],
+        );
+        let sizes = (computes.bytes(), computes.least().bytes());
+        assert_eq!(sizes, (mib(35), mib(25)));
+        assert_eq!(computes.cache_within(mib(25)), Some(1024));
+        assert_eq!(computes.cache_within(mib(24)), None);
+        let said = "35MiB (10MiB of weights, 5MiB to compute in, a cache of up to 20MiB)";
+        assert_eq!(computes.to_string(), said);
         let measured = told(mib(10), 256, &[("memory_bytes", mib(12) as f64)]);
         assert_eq!((measured.bytes(), measured.is_bound()), (mib(12), false));
         assert_eq!(

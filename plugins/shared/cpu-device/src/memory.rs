@@ -84,6 +84,11 @@ impl<T: Zeroed> Buffer<T> {
         })
     }
 
+    /// Bytes that it takes once all of it was touched.
+    pub(crate) fn bytes(&self) -> usize {
+        self.layout.size()
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut T {
         self.start.as_ptr()
     }

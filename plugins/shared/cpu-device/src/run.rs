@@ -240,6 +240,12 @@ impl Executable for CpuExecutable {
         self.cache.page_bytes()
     }
 
+    fn buffer_bytes(&self) -> usize {
+        let turns = self.ropes.iter().map(|table| table.turns.bytes());
+        let rows = self.memory.bytes() + self.operands.bytes() + self.mixture.bytes();
+        rows + self.ranking.bytes() + self.scratch.bytes() + turns.sum::<usize>()
+    }
+
     fn describe(&self) -> String {
         let threads = self.pool.threads();
         format!(

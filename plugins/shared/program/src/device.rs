@@ -222,6 +222,11 @@ pub trait Executable: Send {
     /// Bytes of one cache page over all layers.
     fn page_bytes(&self) -> usize;
 
+    /// Bytes of what steps are computed in, as large as it may become, pages and weights aside; 0 where that is not known.
+    fn buffer_bytes(&self) -> usize {
+        0
+    }
+
     /// What runs: kernels, threads, repacking. One line for people.
     fn describe(&self) -> String;
 }

@@ -21,6 +21,7 @@ pub(crate) struct Counters {
     pub(crate) accepted: AtomicU64,
     pub(crate) page_bytes: AtomicU64,
     pub(crate) page_tokens: AtomicU64,
+    pub(crate) buffer_bytes: AtomicU64,
     running: AtomicU64,
     waiting: AtomicU64,
     pages_total: AtomicU64,
@@ -42,7 +43,7 @@ impl Counters {
     }
 
     /// All numbers by name. `kv_bytes` is what pages ever written take; `kv_bytes_limit` what the whole pool would, and
-    /// `kv_tokens_limit` for how many tokens that is.
+    /// `kv_tokens_limit` for how many tokens that is; `buffer_bytes` what is computed in takes at most.
     pub(crate) fn metrics(&self) -> Metrics {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let page_bytes = get(&self.page_bytes);
@@ -67,6 +68,7 @@ impl Counters {
             ("kv_pages_cached", get(&self.pages_cached)),
             ("kv_bytes", get(&self.pages_touched) * page_bytes),
             ("kv_bytes_limit", get(&self.pages_total) * page_bytes),
+            ("buffer_bytes", get(&self.buffer_bytes)),
             (
                 "kv_tokens_limit",
                 get(&self.pages_total) * get(&self.page_tokens),

@@ -61,6 +61,7 @@
 //! | `sequences_running`, `sequences_waiting` | now; those that gave their pages back wait |
 //! | `kv_pages_total`, `kv_pages_used`, `kv_pages_cached` | cache pages: all; held by sequences; kept for later prompts |
 //! | `kv_bytes`, `kv_bytes_limit`, `kv_tokens_limit` | memory of the pages ever written; of all pages, and the tokens that these have room for |
+//! | `buffer_bytes` | memory of what steps are computed in, at most |
 //!
 //! Invariant: nothing here knows a device, an architecture or a host.
 

@@ -495,6 +495,9 @@ fn the_cache_takes_a_quarter_of_the_memory_at_most_unless_told() {
         let model = backend.load(&tiny("llama3-gqa"), options).unwrap();
         let metrics = model.metrics();
         assert_eq!(metrics["kv_tokens_limit"], metrics["kv_pages_total"] * 8.0);
+        // Scores of the vocabulary at least, in whole rows.
+        let row = model.info().vocabulary as f64 * 4.0;
+        assert!(metrics["buffer_bytes"] >= row && metrics["buffer_bytes"] % row == 0.0);
         (metrics["kv_pages_total"], metrics["kv_bytes_limit"])
     };
     // Contexts of 1024 tokens in pages of 8.

@@ -59,7 +59,7 @@ impl Room {
     fn remedy(&self, served: &Served, needs: Size) -> String {
         let mut ways = Vec::new();
         // With no cache at all it would fit.
-        if needs.is_bound() && needs.weights() < self.free() {
+        if needs.is_bound() && needs.without_cache() < self.free() {
             ways.push(match served.cache_is_set() {
                 None => "lower its `context`",
                 Some("parallel") => "lower its `parallel` or `context`",
@@ -185,7 +185,9 @@ impl Models {
             let info = self.info(one)?;
             cache_guess(&info.details, info.context_length, one.cache_wanted())
         };
-        let caches = free.saturating_sub(size.weights());
+        // What the others compute in is not known yet: thought to be as much as this one does.
+        let buffers = size.buffers().saturating_mul(to_come.len() as u64);
+        let caches = free.saturating_sub(size.without_cache().saturating_add(buffers));
         let others: Option<Vec<u64>> = to_come.iter().map(|one| guess(one)).collect();
         let part = match guess(served).zip(others) {
             Some((own, others)) => {
@@ -196,7 +198,7 @@ impl Models {
             }
             None => caches / (to_come.len() as u64 + 1),
         };
-        let share = size.weights().saturating_add(part);
+        let share = size.without_cache().saturating_add(part);
         Some(share.max(size.least().bytes()).min(free))
     }
 

@@ -59,6 +59,11 @@ impl Scratch {
             states_each,
         })
     }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.floats.bytes() + self.states.bytes()
+    }
 }
 
 /// Writes keys and values of a token to its page.

@@ -93,6 +93,11 @@ impl Mixture {
         })
     }
 
+    /// Bytes of its buffers.
+    pub(super) fn bytes(&self) -> usize {
+        self.gate.bytes() + self.up.bytes() + self.down.bytes() + self.hidden.bytes()
+    }
+
     /// Gives the rows their places: `routing` is `[rows, experts]`.
     fn assign(&mut self, routing: &[f32], experts: usize) {
         self.places.clear();

@@ -67,6 +67,12 @@ impl Operands {
         })
     }
 
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> usize {
+        let rows = self.float.bytes() + self.int32.bytes() + self.int256.bytes();
+        rows + self.wide32.bytes() + self.wide256.bytes() + self.scratch.bytes()
+    }
+
     /// What the products of a thread may use.
     ///
     /// # Safety

@@ -29,6 +29,11 @@ impl Ranking {
             each,
         })
     }
+
+    /// Bytes of all of it.
+    pub(super) fn bytes(&self) -> usize {
+        self.floats.bytes()
+    }
 }
 
 impl Frame<'_> {

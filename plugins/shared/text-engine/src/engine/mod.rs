@@ -154,6 +154,10 @@ impl Engine {
         counters.page_bytes.store(page_bytes, Ordering::Relaxed);
         let page_tokens = config.page_size as u64;
         counters.page_tokens.store(page_tokens, Ordering::Relaxed);
+        let scores = config.max_wanted.saturating_mul(config.vocabulary);
+        let scores = scores.saturating_mul(size_of::<f32>());
+        let buffers = executable.buffer_bytes().saturating_add(scores) as u64;
+        counters.buffer_bytes.store(buffers, Ordering::Relaxed);
         let thread = std::thread::Builder::new()
             .name("backplane-engine".into())
             .spawn({
