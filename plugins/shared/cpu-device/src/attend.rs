@@ -18,6 +18,9 @@ pub(crate) use widen::{
 /// Positions that attention takes at once: pages are made up to a multiple.
 pub(crate) const POSITIONS: usize = 16;
 
+/// Bytes that are asked for at once.
+pub(crate) const LINE: usize = 64;
+
 /// Most queries that one call takes, so that a page's keys and values are read once for all of them.
 pub(crate) const MOST_QUERIES: usize = 4;
 
@@ -40,9 +43,51 @@ pub(crate) struct Page<'a> {
     pub(crate) scale: f32,
     /// What they are held under, softly, after that.
     pub(crate) soft_cap: Option<f32>,
-    /// How far behind these keys, and these values, lie those that are read next, in elements: they are asked for, line by line. Zero
-    /// where nothing is.
-    pub(crate) ahead: [isize; 2],
+    /// What is read after it.
+    pub(crate) soon: Soon,
+}
+
+/// What is soon read, to be asked for line by line while something else is met: in four places in turn, because memory gives more when it
+/// is read in several places at once.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
+pub(crate) struct Soon {
+    places: [*const u8; 4],
+    /// Lines that were asked for.
+    asked: usize,
+    /// Lines in all.
+    lines: usize,
+}
+
+impl Soon {
+    /// Nothing.
+    pub(crate) const NONE: Self = Self {
+        places: [std::ptr::null(); 4],
+        asked: 0,
+        lines: 0,
+    };
+
+    /// So many lines from each place on.
+    pub(crate) fn new(places: [*const u8; 4], lines: usize) -> Self {
+        Self {
+            places,
+            asked: 0,
+            lines: 4 * lines,
+        }
+    }
+
+    /// The next line, if there is one.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn line(&mut self) -> Option<*const u8> {
+        if self.asked == self.lines {
+            return None;
+        }
+        let place = self.places[self.asked % 4];
+        let line = place.wrapping_add(self.asked / 4 * LINE);
+        self.asked += 1;
+        Some(line)
+    }
 }
 
 /// One query head of one token.
@@ -122,19 +167,19 @@ fn largest(lanes: [f32; 16]) -> f32 {
     pick(pick(four[0], four[2]), pick(four[1], four[3]))
 }
 
-/// Takes scores into a softmax: they become `e^(score - largest)`, and `out` is brought to the same.
+/// Holds scores under what they are to be held under.
 #[inline(always)]
-fn soften<const FUSED: bool>(
-    scores: &mut [f32],
-    soft_cap: Option<f32>,
-    state: &mut Softmax,
-    out: &mut [f32],
-) {
+fn cap(scores: &mut [f32], soft_cap: Option<f32>) {
     if let Some(cap) = soft_cap {
         for score in scores.iter_mut() {
             *score = cap * (*score / cap).tanh();
         }
     }
+}
+
+/// Takes scores into a softmax: they become `e^(score - largest)`, and `out` is brought to the same.
+#[inline(always)]
+fn soften<const FUSED: bool>(scores: &mut [f32], state: &mut Softmax, out: &mut [f32]) {
     let mut lanes = [state.largest; 16];
     let parts = scores.chunks_exact(16);
     larger(&mut lanes, parts.remainder());
@@ -180,7 +225,8 @@ fn attend_body<const FUSED: bool>(
         }
     }
     let scores = &mut scores[seen.clone()];
-    soften::<FUSED>(scores, page.soft_cap, state, out);
+    cap(scores, page.soft_cap);
+    soften::<FUSED>(scores, state, out);
     let values = &values[seen.start * dim..seen.end * dim];
     let (quads, rows) = (scores.chunks_exact(4), values.chunks_exact(4 * dim));
     let (rest, rest_rows) = (
@@ -247,7 +293,7 @@ mod tests {
             };
             let (keys, values) = (numbers(key_dim * stride), numbers(size * value_dim));
             let halves = [&keys, &values].map(|all| all.iter().map(|x| half::f16::from_f32(*x).to_bits()).collect::<Vec<_>>());
-            let page = Page { held: Held::Floats([&keys, &values]), stride, scale: 0.3, soft_cap, ahead: [7, -3] };
+            let page = Page { held: Held::Floats([&keys, &values]), stride, scale: 0.3, soft_cap, soon: Soon::new([keys.as_ptr().cast(); 4], 7) };
             let heads: Vec<_> = (0..4).map(|_| numbers(key_dim)).collect();
             let before: Vec<_> = (0..4).map(|_| numbers(value_dim)).collect();
             let seen: Vec<Range<usize>> = seen.into_iter().map(|(from, count)| {
@@ -289,6 +335,54 @@ mod tests {
                         let halves = run(Held::Halves([&halves[0], &halves[1]]), 0..count);
                         let floats = run(Held::Floats([&rounded[0], &rounded[1]]), 0..count);
                         prop_assert_eq!(halves, floats, "halves are the floats that they stand for");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn scores_that_are_no_numbers_go_as_they_do_alone() {
+        let (dim, size) = (16, 32);
+        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 0.0] {
+            for (at, everywhere) in [(0, false), (17, false), (0, true)] {
+                let place = |i: usize| everywhere || i % size == at;
+                let keys: Vec<f32> = (0..dim * size)
+                    .map(|i| if place(i) { bad } else { 0.25 })
+                    .collect();
+                let values = vec![0.5; size * dim];
+                let page = Page {
+                    held: Held::Floats([&keys, &values]),
+                    stride: size,
+                    scale: 1.0,
+                    soft_cap: None,
+                    soon: Soon::NONE,
+                };
+                let (query, start) = (vec![1.0; dim], Softmax::START);
+                for isa in Isa::ALL.into_iter().filter(|isa| isa.is_supported()) {
+                    let mut outs = [vec![0.0; dim], vec![0.0; dim]];
+                    let mut alone = vec![0.0; dim];
+                    let mut scores = vec![0.0; 2 * size];
+                    let (mut states, mut state) = ([start; 2], start);
+                    let of = |out| Query {
+                        query: &query,
+                        seen: 0..size,
+                        out,
+                    };
+                    let mut rest = outs.iter_mut();
+                    let next = |_: usize| of(rest.next().expect("two queries"));
+                    attend(isa, page, next, &mut states, &mut scores);
+                    attend_alone(isa, page, of(&mut alone), &mut state, &mut scores);
+                    let alike =
+                        |a: f32, b: f32| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan();
+                    for which in 0..2 {
+                        let all = outs[which].iter().zip(&alone);
+                        assert!(
+                            all.clone().all(|(a, b)| alike(*a, *b)),
+                            "{isa:?} {bad} {all:?}"
+                        );
+                        assert!(alike(states[which].sum, state.sum), "{isa:?} {bad}");
+                        assert!(alike(states[which].largest, state.largest), "{isa:?} {bad}");
                     }
                 }
             }

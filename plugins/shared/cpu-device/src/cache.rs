@@ -1,6 +1,6 @@
 //! The paged key/value pool, in any of the cache's types.
 
-use crate::attend::{self, Held, POSITIONS};
+use crate::attend::{self, Held, LINE, POSITIONS, Soon};
 use crate::dispatch::ask;
 use crate::isa::Isa;
 use crate::memory::Buffer;
@@ -333,6 +333,44 @@ impl Cache {
         let pages = (other as isize - page as isize) * self.page as isize;
         let heads = of as isize - head as isize;
         [key_len, value_len].map(|len| pages + heads * len as isize)
+    }
+
+    /// What is to be asked for while a page is met: of one head in the page after it what was not asked for while the one before was, and the
+    /// first half in the page behind that, if there is one. Nothing of what is widened.
+    pub(crate) fn soon(
+        &self,
+        cache: usize,
+        (page, head): (usize, usize),
+        behind: Option<(usize, usize)>,
+    ) -> Soon {
+        let layer = self.layers[cache];
+        let lens = layer.head(self.page_size, self.stride);
+        let (start, size): (*const u8, usize) = match &self.pool {
+            Pool::F32(pool) => (pool.as_ptr().cast(), size_of::<f32>()),
+            Pool::F16(pool) => (pool.as_ptr().cast(), size_of::<u16>()),
+            Pool::Q8_0 { .. } => return Soon::NONE,
+        };
+        let (keys, values) = (lens.0 * size, lens.1 * size);
+        let heads = layer.spec.kv_heads * keys;
+        // Where keys and values begin.
+        let places = |(page, head): (usize, usize)| {
+            let all = start.wrapping_add((page * self.page + layer.start) * size);
+            let values = all.wrapping_add(heads + head * values);
+            [all.wrapping_add(head * keys), values]
+        };
+        let behind_by = |[k, v]: [*const u8; 2], parts: usize| {
+            [
+                k.wrapping_add(keys / 4 * parts),
+                v.wrapping_add(values / 4 * parts),
+            ]
+        };
+        let next = places((page, head));
+        let [a, b] = behind_by(next, 2);
+        let ([c, d], parts) = match behind {
+            Some(behind) => (places(behind), 2),
+            None => (behind_by(next, 3), 1),
+        };
+        Soon::new([a, b, c, d], (keys.max(values) / 4 * parts).div_ceil(LINE))
     }
 
     /// Copies a page in all layers.

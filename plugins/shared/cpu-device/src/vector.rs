@@ -40,6 +40,18 @@ pub(crate) fn dot<const FUSED: bool>(a: &[f32], b: &[f32]) -> f32 {
     total(lanes)
 }
 
+/// Taylor series of `e^r` to degree 7 around 0, for `|r| <= ln 2 / 2`, the highest power first.
+pub(crate) const EXP_SERIES: [f32; 8] = [
+    1.0 / 5040.0,
+    1.0 / 720.0,
+    1.0 / 120.0,
+    1.0 / 24.0,
+    1.0 / 6.0,
+    0.5,
+    1.0,
+    1.0,
+];
+
 /// `e^x` with a relative error below 3e-7; below -87 it stays at about 1e-38, above 88.3 at about 2e38.
 #[inline(always)]
 pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
@@ -51,18 +63,9 @@ pub(crate) fn exp<const FUSED: bool>(x: f32) -> f32 {
     // ln 2 in two parts: the first has few enough bits that n times it is exact.
     let r = fma::<FUSED>(n, -0.693_359_4, x);
     let r = fma::<FUSED>(n, 2.121_944_4e-4, r);
-    // Taylor series to degree 7 around 0 for |r| <= ln 2 / 2.
-    let mut p = 1.0 / 5040.0;
-    for factor in [
-        1.0 / 720.0,
-        1.0 / 120.0,
-        1.0 / 24.0,
-        1.0 / 6.0,
-        0.5,
-        1.0,
-        1.0,
-    ] {
-        p = fma::<FUSED>(p, r, factor);
+    let mut p = EXP_SERIES[0];
+    for factor in &EXP_SERIES[1..] {
+        p = fma::<FUSED>(p, r, *factor);
     }
     let exponent = (shifted.to_bits() << 23).wrapping_add(127 << 23);
     p * f32::from_bits(exponent)

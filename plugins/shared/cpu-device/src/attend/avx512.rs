@@ -4,8 +4,9 @@
 // Queries and vectors are indices into several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::{Held, MOST_QUERIES, POSITIONS, Page, Query, Softmax, one_by_one, soften};
+use super::{Held, LINE, MOST_QUERIES, POSITIONS, Page, Query, Softmax, Soon, cap, one_by_one};
 use crate::isa::Isa;
+use crate::vector;
 use std::arch::x86_64::*;
 use std::array::from_fn;
 use std::ops::Range;
@@ -53,8 +54,6 @@ impl Stored for u16 {
 
 /// Floats of a vector.
 const LANES: usize = 16;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Takes the next positions, within one page, into the attention of query heads that read the same keys, one for each of
 /// `states`, at most [`queries_at_once`]. `scores` is scratch, `[queries, stride]`. What comes out for one doesn't depend on the
@@ -111,8 +110,9 @@ fn together<T: Stored, const Q: usize>(
         (all_from, all_to) = (all_from.max(seen.start), all_to.min(seen.end));
     }
     let heads: [&[f32]; Q] = from_fn(|q| queries[q].query);
+    let (mut soon, mut nothing) = (page.soon, Soon::NONE);
     for at in (first / POSITIONS * POSITIONS..end).step_by(POSITIONS) {
-        let products = products(heads, (keys, stride, page.ahead[0]), at);
+        let products = products(heads, (keys, stride), at, &mut soon);
         for (scores, products) in scores.chunks_exact_mut(stride).zip(products) {
             let scores = &mut scores[at..][..POSITIONS];
             let scaled = _mm512_mul_ps(products, _mm512_set1_ps(page.scale));
@@ -123,7 +123,8 @@ fn together<T: Stored, const Q: usize>(
     let rows = scores.chunks_exact_mut(stride).zip(states);
     for (query, (scores, state)) in queries.iter_mut().zip(rows) {
         let scores = &mut scores[query.seen.clone()];
-        soften::<true>(scores, page.soft_cap, state, query.out);
+        cap(scores, page.soft_cap);
+        soften(scores, state, query.out);
     }
     // Position after position for each, so that it makes no difference which others there are: what not all see, before and
     // after what all do, is added to each by itself.
@@ -138,33 +139,126 @@ fn together<T: Stored, const Q: usize>(
         add_values(
             [&rows[q][before.clone()]],
             values(&before),
-            0,
             [&mut *outs[q]],
+            &mut nothing,
         );
     }
     let together = rows.map(|row| &row[all.clone()]);
     add_values(
         together,
         values(&all),
-        page.ahead[1],
         outs.each_mut().map(|out| &mut **out),
+        &mut soon,
     );
+    // Where few positions are seen, more is left.
+    while ask(&mut soon) {}
     for q in 0..Q {
         let after = all.end.min(seen[q].end)..seen[q].end;
         add_values(
             [&rows[q][after.clone()]],
             values(&after),
-            0,
             [&mut *outs[q]],
+            &mut nothing,
         );
     }
 }
 
-/// Asks for the line that lies so many elements behind.
+/// As the plain [`soften`](super::soften), operation by operation.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma")]
+fn soften(scores: &mut [f32], state: &mut Softmax, out: &mut [f32]) {
+    let mut most = _mm512_set1_ps(state.largest);
+    for part in scores.chunks(LANES) {
+        let there = first_lanes(part.len());
+        // SAFETY: as many as the mask has.
+        let part = unsafe { _mm512_maskz_loadu_ps(there, part.as_ptr()) };
+        // The second of the two where one is no number.
+        most = _mm512_mask_max_ps(most, there, part, most);
+    }
+    let largest = _mm512_reduce_max_ps(most);
+    if largest > state.largest {
+        let factor = vector::exp::<true>(state.largest - largest);
+        state.largest = largest;
+        state.sum *= factor;
+        for part in out.chunks_mut(LANES) {
+            let there = first_lanes(part.len());
+            // SAFETY: as many as the mask has.
+            unsafe {
+                let scaled = _mm512_maskz_loadu_ps(there, part.as_ptr());
+                let scaled = _mm512_mul_ps(scaled, _mm512_set1_ps(factor));
+                _mm512_mask_storeu_ps(part.as_mut_ptr(), there, scaled);
+            }
+        }
+    }
+    let mut sums = _mm512_setzero_ps();
+    for part in scores.chunks_mut(LANES) {
+        let there = first_lanes(part.len());
+        // SAFETY: as many as the mask has.
+        unsafe {
+            let scores = _mm512_maskz_loadu_ps(there, part.as_ptr());
+            let scores = exp(_mm512_sub_ps(scores, _mm512_set1_ps(state.largest)));
+            _mm512_mask_storeu_ps(part.as_mut_ptr(), there, scores);
+            sums = _mm512_mask_add_ps(sums, there, sums, scores);
+        }
+    }
+    state.sum += total(sums);
+}
+
+/// The first lanes of a vector, at most all.
 #[inline(always)]
-fn soon<T>(from: *const T, ahead: isize) {
-    // SAFETY: every x86-64 processor can, and the address need not be one of ours.
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(from.wrapping_offset(ahead).cast()) };
+fn first_lanes(count: usize) -> __mmask16 {
+    match count {
+        0..LANES => (1 << count) - 1,
+        _ => !0,
+    }
+}
+
+/// As [`vector::exp`], lane by lane.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn exp(x: __m512) -> __m512 {
+    let all = |x: f32| _mm512_set1_ps(x);
+    // The second of the two where one is no number.
+    let x = _mm512_max_ps(all(-87.0), _mm512_min_ps(all(88.3), x));
+    let rounder = all(12_582_912.0);
+    let shifted = _mm512_fmadd_ps(x, all(std::f32::consts::LOG2_E), rounder);
+    let n = _mm512_sub_ps(shifted, rounder);
+    let r = _mm512_fmadd_ps(n, all(-0.693_359_4), x);
+    let r = _mm512_fmadd_ps(n, all(2.121_944_4e-4), r);
+    let mut p = all(vector::EXP_SERIES[0]);
+    for factor in &vector::EXP_SERIES[1..] {
+        p = _mm512_fmadd_ps(p, r, all(*factor));
+    }
+    let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
+    let exponent = _mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23));
+    _mm512_mul_ps(p, _mm512_castsi512_ps(exponent))
+}
+
+/// As [`vector::total`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512dq")]
+fn total(lanes: __m512) -> f32 {
+    let eight = _mm256_add_ps(
+        _mm512_castps512_ps256(lanes),
+        _mm512_extractf32x8_ps::<1>(lanes),
+    );
+    let four = _mm_add_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    );
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// Asks for the next line; whether there was one.
+#[inline(always)]
+fn ask(soon: &mut Soon) -> bool {
+    let line = soon.line();
+    if let Some(line) = line {
+        // SAFETY: every x86-64 processor can, and the address need not be one of ours.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(line.cast()) };
+    }
+    line.is_some()
 }
 
 /// `query · key` of sixteen neighbours from `at` on; in four partial sums each.
@@ -172,15 +266,16 @@ fn soon<T>(from: *const T, ahead: isize) {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 fn products<T: Stored, const Q: usize>(
     queries: [&[f32]; Q],
-    (keys, stride, ahead): (&[T], usize, isize),
+    (keys, stride): (&[T], usize),
     at: usize,
+    soon: &mut Soon,
 ) -> [__m512; Q] {
     let dim = queries[0].len();
     let queries = queries.map(|query| query[..dim].as_ptr());
     // What is read below, from the first row to the last.
     let keys = keys[at..][..dim.saturating_sub(1) * stride + LANES].as_ptr();
-    // Of rows that are half a line each, every other asks for one.
-    let each = (stride * size_of::<T>()).is_multiple_of(LINE);
+    // Two vectors of halves are a line.
+    let each = size_of::<T>() * LANES == LINE;
     let mut sums = [[_mm512_setzero_ps(); 4]; Q];
     let mut d = 0;
     // SAFETY: elements of the queries below `dim`, and sixteen of a row of keys below it: these lie in `keys`, by its length.
@@ -189,7 +284,7 @@ fn products<T: Stored, const Q: usize>(
             for j in 0..4 {
                 let row = keys.add((d + j) * stride);
                 if each || j % 2 == 0 {
-                    soon(row, ahead);
+                    ask(soon);
                 }
                 let row = T::load(row, !0);
                 for q in 0..Q {
@@ -201,7 +296,7 @@ fn products<T: Stored, const Q: usize>(
         }
         while d < dim {
             let row = keys.add(d * stride);
-            soon(row, ahead);
+            ask(soon);
             let row = T::load(row, !0);
             for q in 0..Q {
                 let query = _mm512_set1_ps(queries[q].add(d).read());
@@ -223,8 +318,8 @@ fn products<T: Stored, const Q: usize>(
 fn add_values<T: Stored, const Q: usize>(
     scores: [&[f32]; Q],
     values: &[T],
-    ahead: isize,
     mut outs: [&mut [f32]; Q],
+    soon: &mut Soon,
 ) {
     let (dim, count) = (outs[0].len(), scores[0].len());
     if count == 0 {
@@ -239,16 +334,16 @@ fn add_values<T: Stored, const Q: usize>(
     // output of `dim`, from `at` on.
     unsafe {
         while dim - at >= 4 * LANES {
-            add_vectors::<T, Q, 4>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
+            add_vectors::<T, Q, 4>(scores, (values.as_ptr(), dim), at, outs, !0, soon);
             at += 4 * LANES;
         }
         while dim - at >= LANES {
-            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, !0);
+            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), dim), at, outs, !0, soon);
             at += LANES;
         }
         if at < dim {
             let mask = (1 << (dim - at)) - 1;
-            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), ahead), dim, at, outs, mask);
+            add_vectors::<T, Q, 1>(scores, (values.as_ptr(), dim), at, outs, mask, soon);
         }
     }
 }
@@ -261,11 +356,11 @@ fn add_values<T: Stored, const Q: usize>(
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
 unsafe fn add_vectors<T: Stored, const Q: usize, const V: usize>(
     scores: [&[f32]; Q],
-    (values, ahead): (*const T, isize),
-    dim: usize,
+    (values, dim): (*const T, usize),
     at: usize,
     outs: [*mut f32; Q],
     mask: __mmask16,
+    soon: &mut Soon,
 ) {
     let (count, scores) = (scores[0].len(), scores.map(<[f32]>::as_ptr));
     let mut sums = [[_mm512_setzero_ps(); V]; Q];
@@ -283,7 +378,7 @@ unsafe fn add_vectors<T: Stored, const Q: usize, const V: usize>(
                 let part = row.add(v * LANES);
                 // Two vectors of halves are a line.
                 if size_of::<T>() * LANES == LINE || v % 2 == 0 {
-                    soon(part, ahead);
+                    ask(soon);
                 }
                 vectors[v] = T::load(part, mask);
             }

@@ -2,7 +2,7 @@
 
 use super::frame::{Frame, Parts};
 use super::rows::Around;
-use crate::attend::{self, MOST_QUERIES, Page, Query, Softmax};
+use crate::attend::{self, MOST_QUERIES, Page, Query, Softmax, Soon};
 use crate::cache::Cache;
 use crate::isa::Isa;
 use crate::lower::{Attention, Kernel};
@@ -162,13 +162,13 @@ impl Frame<'_> {
         let states = Parts::new(&scratch.states);
         let threads = pool.threads();
         let tasks = self.tokens.div_ceil(cut.tokens) * kv_heads * cut.parts;
-        // The page and the head with which a task begins.
+        // The pages that a task reads, and the head.
         let begins = |task: usize| {
             let (block, kv_head, _) = cut.task(task, kv_heads);
             let place = places.get(block * cut.tokens).filter(|_| task < tasks)?;
             let from = place.position + 1 - attention.sees(place.position);
-            let page = step.sequences[place.sequence].pages[from / cache.page_size()];
-            Some((page as usize, kv_head))
+            let pages = from / cache.page_size()..=place.position / cache.page_size();
+            Some((&step.sequences[place.sequence].pages[pages], kv_head))
         };
         let task = |task: usize, worker: usize| {
             // SAFETY: each worker has its own part, and runs one task at a time.
@@ -237,8 +237,8 @@ struct Work<'a> {
     token: usize,
     /// And its position.
     first: usize,
-    /// The page and the head that are likely to be read after these.
-    next: Option<(usize, usize)>,
+    /// The pages, and the head, that are likely to be read after these.
+    next: Option<(&'a [u32], usize)>,
 }
 
 impl Work<'_> {
@@ -275,18 +275,18 @@ impl Work<'_> {
             // Of the page, from what the first token sees to what the last does.
             let rows = from(0).max(start) - start..(last + 1).min(start + size) - start;
             let place = (self.attention.cache, *page as usize, self.kv_head);
-            let behind = self.pages[..=last / size].get(index + 1);
-            let next = behind.map(|page| (*page as usize, self.kv_head));
-            let ahead = next.or(self.next).map_or([0; 2], |next| {
+            let next = self.after(index, last / size, 1);
+            let is_widened = self.cache.is_widened(isa, self.attention.cache);
+            let ahead = next.filter(|_| is_widened).map_or([0; 2], |next| {
                 let this = (*page as usize, self.kv_head);
                 self.cache.apart(self.attention.cache, this, next)
             });
             let held = self.cache.head(isa, place, rows, ahead, widened);
             // What is widened has been asked for.
-            let ahead = match self.cache.is_widened(isa, self.attention.cache) {
-                true => [0; 2],
-                false => ahead,
-            };
+            let soon = next.filter(|_| !is_widened).map_or(Soon::NONE, |next| {
+                let behind = self.after(index, last / size, 2);
+                self.cache.soon(self.attention.cache, next, behind)
+            });
             let seen = |token: usize| {
                 let to = (self.first + token + 1).clamp(start, start + size);
                 from(token).clamp(start, to) - start..to - start
@@ -300,7 +300,7 @@ impl Work<'_> {
                 stride: self.cache.stride(),
                 scale: self.attention.scale,
                 soft_cap: self.attention.soft_cap,
-                ahead,
+                soon,
             };
             let mut next = before * count;
             let end = next + those * count;
@@ -317,7 +317,7 @@ impl Work<'_> {
                 let queries = states.len();
                 attend::attend(isa, page, query, states, scores);
                 // Once is enough.
-                page.ahead = [0; 2];
+                page.soon = Soon::NONE;
                 next += queries;
             }
         }
@@ -329,6 +329,18 @@ impl Work<'_> {
                 out.iter_mut().for_each(|out| *out *= inverse);
             }
         }
+    }
+
+    /// The page, and the head, that is read so many pages after one of the sequence's, of which `last` is the last that is read.
+    fn after(&self, index: usize, last: usize, by: usize) -> Option<(usize, usize)> {
+        let (page, head) = match self.pages[..=last].get(index + by) {
+            Some(page) => (page, self.kv_head),
+            None => {
+                let (pages, head) = self.next?;
+                (pages.get(index + by - last - 1)?, head)
+            }
+        };
+        Some((*page as usize, head))
     }
 
     /// # Safety
