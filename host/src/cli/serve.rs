@@ -125,7 +125,7 @@ pub(super) fn stop(global: &Global, verb: &Stop) -> Result<ExitCode> {
     let said = match answer["state"].as_str() {
         Some("unloaded") => format!("{model} is unloaded"),
         Some("unloading") => format!(
-            "{model} is unloaded when the {} requests that use it have ended",
+            "{model} is unloaded when what uses it has ended (requests: {})",
             answer["in_use"]
         ),
         _ => format!("{model} was not loaded"),

@@ -131,6 +131,20 @@ impl Exchange {
         self.found().names.clone()
     }
 
+    /// Which model it asks for.
+    pub(super) fn asks_for(&self, model: &str) {
+        let mut found = self.found();
+        found
+            .model
+            .get_or_insert_with(|| (model.to_owned(), String::new()));
+    }
+
+    /// It has waited so long, for room and its model.
+    pub(super) fn waited(&self, time: Duration) {
+        let mut found = self.found();
+        found.queue_s = found.queue_s.max(time.as_secs_f64());
+    }
+
     /// What its generations are counted by.
     pub(super) fn series(&self, model: &str, backend: &str) -> Arc<Series> {
         self.found().model = Some((model.to_owned(), backend.to_owned()));

@@ -10,6 +10,7 @@ use crate::registry::Model;
 use backplane_plugin_api::types::Control;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
 
 /// Whether the client has gone away, or the server ends.
 #[derive(Clone)]
@@ -71,12 +72,25 @@ pub(super) async fn call_keeping<T: Send + 'static>(
     if app.is_stopping() {
         return Err(Problem::unavailable("the server is stopping", None));
     }
-    let room = app.queue.enter(1)?.room().await?;
-    let model = app.models.acquire(served, keep).await?;
+    let exchange = access::current();
+    if let Some(exchange) = &exchange {
+        exchange.asks_for(&served.id);
+    }
+    let since = Instant::now();
+    let ready = async {
+        let room = app.queue.enter(1)?.room().await?;
+        let model = app.models.acquire(served, keep).await?;
+        Ok::<_, Problem>((room, model))
+    };
+    let ready = ready.await;
+    if let Some(exchange) = &exchange {
+        exchange.waited(since.elapsed());
+    }
+    let (room, model) = ready?;
     let stop = Stop {
         gone: Arc::default(),
         app: app.clone(),
-        exchange: access::current(),
+        exchange,
     };
     if let Some(exchange) = &stop.exchange {
         exchange.series(&served.id, &model.backend());

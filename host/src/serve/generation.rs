@@ -219,8 +219,11 @@ pub(super) fn start(
     let (tell, told) = unbounded_channel();
     let cancel = Arc::new(AtomicBool::new(false));
     let count = jobs.len();
-    let place = app.queue.enter(count)?;
     let exchange = access::current();
+    if let Some(exchange) = &exchange {
+        exchange.asks_for(&served.id);
+    }
+    let place = app.queue.enter(count)?;
     let begun = exchange.as_ref().map_or_else(Instant::now, |it| it.begun);
     let reply_time = app.options.reply_time.0;
     let waiting = Waiting {
@@ -276,13 +279,17 @@ impl Waiting {
         };
         let ready = tokio::select! {
             ready = ready => ready,
-            () = tell.closed() => return,
+            () = tell.closed() => {
+                waited(since);
+                return;
+            }
             () = app.cut() => Err(Problem::unavailable("the server is stopping", None)),
             () = late => Err(too_slow(&app)),
         };
         match ready {
             Ok((room, model)) => self.run(room, model, since.elapsed()),
             Err(problem) => {
+                waited(since);
                 let result = Err(problem);
                 // One that does not listen any more has gone away.
                 let _ = tell.send(Told::Done { index: 0, result });
@@ -324,6 +331,13 @@ impl Waiting {
                 let _ = self.tell.send(Told::Done { index, result });
             }
         }
+    }
+}
+
+/// Nothing has come of the request's waiting.
+fn waited(since: Instant) {
+    if let Some(exchange) = access::current() {
+        exchange.waited(since.elapsed());
     }
 }
 
@@ -448,12 +462,17 @@ impl Meter {
 
     fn failed(&self, problem: &Problem) {
         let series = &self.series;
-        series.prompt_tokens.fetch_add(self.read, Ordering::Relaxed);
+        // Of what is refused the tokens are known, and nothing more was done with them.
+        let read = match problem.is_refusal() && self.made == 0 {
+            true => 0,
+            false => self.read,
+        };
+        series.prompt_tokens.fetch_add(read, Ordering::Relaxed);
         let made = &series.completion_tokens;
         made.fetch_add(self.made, Ordering::Relaxed);
         series.failed(problem.is_refusal());
         if let Some(exchange) = &self.exchange {
-            exchange.lost(self.read, self.made);
+            exchange.lost(read, self.made);
             if !problem.is_refusal() {
                 exchange.fails();
             }

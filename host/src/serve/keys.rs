@@ -200,7 +200,7 @@ fn parse_line(line: &str) -> std::result::Result<Key, String> {
         (Some("admin"), None) => true,
         _ => {
             return Err(format!(
-                "expected `admin` or nothing after the key of `{name}`"
+                "expected `admin` or nothing after the key of `{name}`, which has no spaces"
             ));
         }
     };

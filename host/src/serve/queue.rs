@@ -115,7 +115,7 @@ impl Queue {
             let now = state.waiting;
             drop(state);
             let message = format!(
-                "{most} replies are being made, and {now} wait, of {} that may",
+                "no room: replies being made at once: {most} (`replies`), waiting for their turn: {now} of {} (`queue`)",
                 self.room
             );
             return Err(Problem::busy(message).after(seconds));
@@ -214,7 +214,7 @@ mod tests {
         let third = queue.enter(1).unwrap();
         assert_eq!((queue.free(), queue.waiting()), (0, 2));
         let refused = queue.enter(1).unwrap_err();
-        assert!(refused.json().to_string().contains("2 wait, of 2"));
+        assert!(refused.json().to_string().contains("turn: 2 of 2"));
         // One that leaves makes room for another.
         drop(third);
         let third = queue.enter(1).unwrap();

@@ -5,6 +5,7 @@ use crate::error::{Error, Result, plain};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -138,7 +139,17 @@ fn now(files: &Files) -> Result<Now> {
     };
     let mut config = builder
         .with_single_cert(read.chain.clone(), read.key.clone_key())
-        .map_err(|error| failed(&files.certificate, &error.to_string()))?;
+        .map_err(|error| match error {
+            rustls::Error::InconsistentKeys(_) => {
+                let (key, certificate) = (files.key.display(), files.certificate.display());
+                let message = format!("{key} is not the private key of {certificate}");
+                Error::usage(
+                    message,
+                    "the first certificate in the file is the server's own",
+                )
+            }
+            error => failed(&files.certificate, &error.to_string()),
+        })?;
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     Ok(Now {
         acceptor: TlsAcceptor::from(Arc::new(config)),

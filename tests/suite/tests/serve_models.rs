@@ -389,7 +389,7 @@ fn beyond_the_queue_is_429_and_who_goes_away_leaves_it() {
     assert_eq!(refused.json()["error"]["code"], "rate_limit_exceeded");
     let message = refused.json()["error"]["message"].to_string();
     assert!(
-        message.contains("1 replies are being made, and 1 wait, of 1 that may"),
+        message.contains("waiting for their turn: 1 of 1 (`queue`)"),
         "{message}"
     );
     // It leaves the queue at once; the next takes its place.
@@ -441,6 +441,33 @@ fn replies_end_when_their_time_is_over_and_say_so() {
         assert!(late.body.contains("within 100ms"), "{}", late.body);
         assert!(late.header("retry-after").is_some());
     });
+    // What waited and came to nothing is told with its model and how long it waited; of what is refused no tokens were read.
+    let read = || {
+        let page = server.get("/metrics").body;
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("backplane_prompt_tokens_total{"));
+        line.expect("it is counted").to_owned()
+    };
+    let before = read();
+    let beyond = json!({ "model": "a", "prompt": "x", "max_tokens": 1_000_000 });
+    let answer = server.post("/v1/completions", &beyond);
+    assert_eq!(answer.status, 400, "{}", answer.body);
+    assert_eq!(read(), before);
+    let log = server.hears("status=400");
+    let line = |status: &str| {
+        let line = log.lines().find(|line| line.contains(status));
+        line.unwrap_or_else(|| panic!("no {status} in\n{log}"))
+    };
+    let late = line("status=429");
+    let (_, waited) = late.split_once("queue_s=").expect("how long it waited");
+    let waited: f64 = waited
+        .split(' ')
+        .next()
+        .and_then(|s| s.parse().ok())
+        .expect("seconds");
+    assert!(late.contains(" model=\"a\"") && waited >= 0.1, "{late}");
+    assert!(line("status=400").contains(" prompt_tokens=0"), "{log}");
 }
 
 #[test]

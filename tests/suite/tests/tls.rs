@@ -272,7 +272,7 @@ fn python_is_content_with_certificates_and_others_are_not() {
         ),
         (
             vec!["--tls-certificate", &certificate, "--tls-key", &client.1],
-            "mutual.pem",
+            "is not the private key of ",
         ),
         (
             vec!["--tls-certificate", "nowhere", "--tls-key", &key],

@@ -98,7 +98,7 @@ fn operators_see_what_runs_and_unload_it() {
     assert!(
         stopped
             .out
-            .contains("other is unloaded when the 1 requests"),
+            .contains("other is unloaded when what uses it has ended (requests: 1)"),
         "{}",
         stopped.out
     );

@@ -158,8 +158,11 @@ impl Models {
         }
         let left = Bytes(self.clear(book, served, size.bytes()));
         let (id, all) = (&served.id, Bytes(budget));
+        let others = book.slots.values().filter(|slot| slot.served.id != *id);
+        let others: Vec<&str> = others.map(|slot| slot.served.id.as_str()).collect();
         Some(Step::Wait(format!(
-            "{id} takes {size}, and of {all} for models {left} are in use"
+            "{id} takes {size}, and of {all} for models (`memory`) {left} are in use, by {}",
+            others.join(", ")
         )))
     }
 
