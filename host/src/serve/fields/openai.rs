@@ -66,7 +66,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "top_logprobs", on: CHAT, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.top_logprobs = Some(v))),
         about: "of how many of the likeliest, 0 to 20; needs `logprobs`" },
     Field { name: "logprobs", on: COMPLETIONS, does: Honoured(|it, v| whole(v, 0, 20).map(|v| it.logprobs = Some(v))),
-        about: "log probabilities of the tokens and of that many of the likeliest, 0 to 20; a token that is part of a character is written as `bytes:` and its bytes" },
+        about: "log probabilities of the tokens and of that many of the likeliest, 0 to 20; a token that is part of a character is written as `bytes:` and its bytes; `text_offset` counts characters from the beginning of the reply's text" },
     Field { name: "chat_template_kwargs", on: CHAT, does: Honoured(template),
         about: "variables for the model's chat template, such as `enable_thinking` (not OpenAI's)" },
     Field { name: "echo", on: COMPLETIONS, does: Refused(is_false), about: "the prompt is not said again" },
