@@ -29,6 +29,7 @@ pub(crate) const MOST_QUERIES: usize = 4;
 pub(crate) enum Held<'a> {
     Floats([&'a [f32]; 2]),
     /// Bits of half-precision numbers: only where [`takes_halves`].
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
     Halves([&'a [u16]; 2]),
 }
 
