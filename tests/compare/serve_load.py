@@ -170,7 +170,10 @@ def beside_the_engine(pid):
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
         seconds = int(fields[11]) + int(fields[12])
         for task in Path(f"/proc/{pid}/task").iterdir():
-            name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            try:
+                name, fields = (task / "stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            except FileNotFoundError:  # it has ended meanwhile
+                continue
             if name.startswith(("backplane-engin", "backplane-cpu")):
                 seconds -= int(fields.split()[11]) + int(fields.split()[12])
         return seconds / ticks
