@@ -19,7 +19,7 @@ pub(super) const FIELDS: &[Field] = &[
     Field { name: "system", on: BOTH, does: Content,
         about: "what comes before the conversation: a text, or blocks of the type `text`, one a line" },
     Field { name: "max_tokens", on: MESSAGES, does: Honoured(|it, v| whole(v, 0, u32::MAX).map(|v| it.generate.max_tokens = Some(v))),
-        about: "most tokens of the reply: with those of the prompt more than the context is an error; 0 reads the prompt alone; required" },
+        about: "most tokens of the reply: with those of the prompt more than the context is an error; 0 counts the prompt's tokens and reads nothing; required" },
     Field { name: "stream", on: MESSAGES, does: Honoured(|it, v| boolean(v).map(|v| it.stream = v)),
         about: "the reply as server-sent events, as it is made" },
     Field { name: "stop_sequences", on: MESSAGES, does: Honoured(stop_sequences),
