@@ -183,6 +183,7 @@ pub mod export;
 mod guard;
 pub mod import;
 mod log;
+pub mod schema;
 pub mod sdk;
 pub mod types;
 

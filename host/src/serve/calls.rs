@@ -81,8 +81,8 @@ pub(super) async fn call_keeping<T: Send + 'static>(
         let room = app.queue.enter(1)?.room().await?;
         let model = app.models.acquire(served, keep).await?;
         Ok::<_, Problem>((room, model))
-    };
-    let ready = ready.await;
+    }
+    .await;
     if let Some(exchange) = &exchange {
         exchange.waited(since.elapsed());
     }

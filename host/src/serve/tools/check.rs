@@ -4,6 +4,7 @@
 //! known by itself, before a model is asked.
 
 use super::finite;
+use backplane_plugin_api::schema::unheld_number;
 use llguidance::api::TopLevelGrammar;
 use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities};
 use llguidance::{Matcher, ParserFactory};
@@ -71,6 +72,9 @@ fn fault(schema: &Value) -> Option<Fault> {
             pointer: String::new(),
             why,
         });
+    }
+    if let Some((pointer, why)) = unheld_number(schema) {
+        return Some(Fault { pointer, why });
     }
     let schema = &finite::pruned(schema.clone());
     let Some(why) = compile(schema) else {
@@ -215,7 +219,17 @@ mod tests {
         let dangling =
             json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/none" } } });
         let unused = json!({ "type": "string", "pattern": "(?=a)b" });
-        let faults = schemas(vec![right, deep, dangling, unused, json!([]), json!({})]);
+        // Of this the compiler would call itself without end, and the server with it.
+        let far = json!({ "properties": { "a": { "const": i64::MIN } } });
+        let faults = schemas(vec![
+            right,
+            deep,
+            dangling,
+            unused,
+            json!([]),
+            json!({}),
+            far,
+        ]);
         let pointers: Vec<Option<&str>> = faults
             .iter()
             .map(|it| it.as_ref().map(|it| it.pointer.as_str()))
@@ -227,6 +241,7 @@ mod tests {
             Some(""),
             Some(""),
             None,
+            Some("/properties/a/const"),
         ];
         assert_eq!(pointers, expected, "{faults:?}");
         assert!(

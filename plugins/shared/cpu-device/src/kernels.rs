@@ -15,6 +15,9 @@ use backplane_weights::TensorType;
     path = "kernels/portable.rs"
 )]
 mod fast;
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use fast::total;
 mod scalar;
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,7 @@
 
 use super::{Held, LINE, MOST_QUERIES, POSITIONS, Page, Query, Softmax, Soon, cap, one_by_one};
 use crate::isa::Isa;
+use crate::kernels::total;
 use crate::vector;
 use std::arch::x86_64::*;
 use std::array::from_fn;
@@ -232,22 +233,6 @@ fn exp(x: __m512) -> __m512 {
     let exponent = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted));
     let exponent = _mm512_add_epi32(exponent, _mm512_set1_epi32(127 << 23));
     _mm512_mul_ps(p, _mm512_castsi512_ps(exponent))
-}
-
-/// As [`vector::total`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512dq")]
-fn total(lanes: __m512) -> f32 {
-    let eight = _mm256_add_ps(
-        _mm512_castps512_ps256(lanes),
-        _mm512_extractf32x8_ps::<1>(lanes),
-    );
-    let four = _mm_add_ps(
-        _mm256_castps256_ps128(eight),
-        _mm256_extractf128_ps::<1>(eight),
-    );
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
 }
 
 /// Asks for the next line; whether there was one.

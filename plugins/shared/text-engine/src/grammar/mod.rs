@@ -6,6 +6,7 @@
 
 mod vocabulary;
 
+use backplane_plugin_api::schema::unheld_number;
 use backplane_plugin_api::sdk::Result;
 use backplane_plugin_api::types::{Error, ErrorCode, Grammar};
 use backplane_tokenizer::Tokenizer;
@@ -164,13 +165,31 @@ fn checked(grammar: &Grammar) -> Result<TopLevelGrammar> {
             let schema = serde_json::from_str(source);
             let schema =
                 schema.map_err(|error| invalid(format!("the schema is no JSON: {error}")))?;
+            holds(&schema)?;
             Ok(TopLevelGrammar::from_json_schema(bounded(schema)))
         }
         "regex" => Ok(TopLevelGrammar::from_regex(source)),
-        "lark" => Ok(TopLevelGrammar::from_lark(source.to_owned())),
+        "lark" => {
+            // Schemas within it. What is no JSON there is the compiler's to refuse.
+            for part in source.split("%json").skip(1) {
+                let mut values = serde_json::Deserializer::from_str(part).into_iter();
+                if let Some(Ok(schema)) = values.next() {
+                    holds(&schema)?;
+                }
+            }
+            Ok(TopLevelGrammar::from_lark(source.to_owned()))
+        }
         other => Err(invalid(format!(
             "found kind {other:?}, expected json_schema, regex or lark"
         ))),
+    }
+}
+
+/// Whether a text can be held to the numbers of a schema.
+fn holds(schema: &serde_json::Value) -> Result<()> {
+    match unheld_number(schema) {
+        Some((pointer, why)) => Err(invalid(format!("{pointer}: {why}"))),
+        None => Ok(()),
     }
 }
 

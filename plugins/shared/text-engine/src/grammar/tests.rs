@@ -164,6 +164,17 @@ fn what_is_wrong_with_a_grammar_is_said() {
             r#"{"type": "integer", "minimum": 2, "maximum": 1}"#,
             "",
         ),
+        // The compiler would call itself without end.
+        (
+            "json_schema",
+            r#"{"const": -9223372036854775808}"#,
+            "/const: -9223372036854775808 is",
+        ),
+        (
+            "lark",
+            r#"start: a | %json {"items": {"minimum": -9223372036854775808}}"#,
+            "/items/minimum: ",
+        ),
         ("json_schema", "", "it is empty"),
         ("regex", "(a", ""),
         ("regex", "(?<=a)b", ""),

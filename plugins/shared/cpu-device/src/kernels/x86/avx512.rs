@@ -41,10 +41,10 @@ const WIDE_FROM: usize = 12;
 /// The same of Q6_K, which has more to do for each token.
 const WIDE_Q6_K_FROM: usize = 8;
 
-/// Sum of 16 partial sums, always in the same order.
+/// Sum of 16 partial sums, always in the same order: as [`vector::total`](crate::vector).
 #[inline]
 #[target_feature(enable = "avx512f,avx512dq,avx2,fma")]
-fn total(v: __m512) -> f32 {
+pub(crate) fn total(v: __m512) -> f32 {
     let v = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
     let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
     let v = _mm_add_ps(v, _mm_movehl_ps(v, v));

@@ -5,6 +5,8 @@ mod avx512;
 mod points;
 mod ternary;
 
+pub(crate) use avx512::total;
+
 use super::{Line, Scratch, Tile};
 use crate::dispatch::ask;
 use crate::isa::Isa;
